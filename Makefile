@@ -1,0 +1,50 @@
+# The product builds without cgo; only the race detector needs it.
+export CGO_ENABLED ?= 0
+
+GO        ?= go
+CACHE     ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mlxvfio
+LINT_VER  := v2.15.0
+LINT      := $(CACHE)/bin/golangci-lint
+FUZZTIME  ?= 20s
+BENCHTIME ?= 1s
+
+.PHONY: all build test race lint generate fuzz vm bench clean
+
+all: build
+
+build:                       ## the command, into ./mlxvfio
+	$(GO) build -o mlxvfio ./cmd/mlxvfio
+
+test:                        ## every test that needs no hardware and no VM
+	$(GO) vet ./...
+	$(GO) test ./...
+
+race:                        ## the same under the race detector (needs gcc)
+	CGO_ENABLED=1 $(GO) test -race ./...
+
+lint: $(LINT)                ## format, vet, golangci-lint with the import rules
+	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofmt needed: $$out"; exit 1; }
+	$(LINT) run ./...
+	$(GO) mod verify
+
+$(LINT):
+	GOBIN=$(CACHE)/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VER)
+
+generate:                    ## layouts from their tables, man page of the flags
+	$(GO) generate ./...
+
+fuzz:                        ## every fuzz target for FUZZTIME each
+	@for p in $$($(GO) list ./...); do \
+	  for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz'); do \
+	    echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p || exit 1; \
+	  done; \
+	done
+
+bench:                       ## benchmarks; compare the ratios, not the times
+	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...
+
+vm:                          ## real kernels on the model, in QEMU (see docs/testing.md)
+	test/vm/run
+
+clean:
+	rm -rf mlxvfio out
