@@ -1,0 +1,236 @@
+// Command vmrun is the host's half of the real-kernel bench: it serves the device model to virtual machines that run
+// Debian's kernel, unmodified, and reports what the driver of this project, and the drivers of others, made of it.
+//
+// It is started by test/vm/run. Exit status: 0 every check passed, 1 some failed, 2 the bench could not run.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Children are killed with the thread that started them (see startChild): the first one, which is the process's.
+func init() { runtime.LockOSThread() }
+
+type options struct {
+	bench, judge, out string
+	only              []string
+	verbose           bool
+}
+
+func main() {
+	var o options
+	only := flag.String("only", "", "run these machines and witnesses only, separated by commas (default: all)")
+	list := flag.Bool("list", false, "list the machines and witnesses")
+	flag.StringVar(&o.bench, "bench", "", "folder with QEMU and the kernel (made by test/vm/fetch)")
+	flag.StringVar(&o.judge, "judge", "", "folder made by ../shared/judge/setup; without it the witnesses are skipped")
+	flag.StringVar(&o.out, "out", "", "folder for results and logs")
+	flag.BoolVar(&o.verbose, "v", false, "show the guest's console and every check")
+	flag.Parse()
+	if *list {
+		fmt.Println(strings.Join(names(), "\n"))
+		return
+	}
+	if flag.NArg() > 0 || o.bench == "" || o.out == "" {
+		flag.Usage()
+		os.Exit(2)
+	}
+	if *only != "" {
+		o.only = strings.Split(*only, ",")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	failed, err := run(ctx, o)
+	switch {
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "vmrun:", err)
+		os.Exit(2)
+	case failed > 0:
+		os.Exit(1)
+	}
+}
+
+func names() []string {
+	var out []string
+	for _, p := range plans {
+		out = append(out, p.Name)
+	}
+	for _, w := range witnesses {
+		out = append(out, w.name())
+	}
+	return out
+}
+
+// run does everything and returns the number of failed checks.
+func run(ctx context.Context, o options) (failed int, err error) {
+	for _, n := range o.only {
+		if !slices.Contains(names(), n) {
+			return 0, fmt.Errorf("no machine or witness %q; there are %s", n, strings.Join(names(), ", "))
+		}
+	}
+	wanted := func(name string) bool { return len(o.only) == 0 || slices.Contains(o.only, name) }
+	if o.out, err = filepath.Abs(o.out); err != nil {
+		return 0, err
+	}
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return 0, err
+	}
+	tmp, err := os.MkdirTemp("", "vmrun")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
+	root, err := repositoryRoot()
+	if err != nil {
+		return 0, err
+	}
+	selected := slices.DeleteFunc(slices.Clone(plans), func(p plan) bool { return !wanted(p.Name) })
+	judged := slices.DeleteFunc(slices.Clone(witnesses), func(w witness) bool { return !wanted(w.name()) })
+	img := &image{builder: builder{root, tmp}, kernel: kernel{filepath.Join(o.bench, "kern", "6.12")}}
+	if err := img.build(ctx, slices.ContainsFunc(selected, plan.programs), len(judged) > 0 && o.judge != ""); err != nil {
+		return 0, err
+	}
+	var results []result
+	for _, p := range selected {
+		fmt.Printf("== %s\n", p.Name)
+		r, err := runPlan(ctx, o, img, p)
+		if err != nil {
+			return 0, fmt.Errorf("machine %s: %w", p.Name, err)
+		}
+		r.print(os.Stdout, o.verbose)
+		results = append(results, r)
+	}
+	for _, w := range judged {
+		fmt.Printf("== %s\n", w.name())
+		if o.judge == "" {
+			if err := w.skip(os.Stdout, os.Getenv("MLXVFIO_SKIPPED")); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		r, err := w.run(ctx, root, o, img.cli)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", w.name(), err)
+		}
+		r.print(os.Stdout, o.verbose)
+		results = append(results, r)
+	}
+	for _, r := range results {
+		failed += r.Failed
+	}
+	fmt.Printf("\nlogs and results are in %s\n", o.out)
+	return failed, summary(os.Stdout, results)
+}
+
+// image is the initramfs, the same for every machine, and the program under test.
+type image struct {
+	builder
+	kernel kernel
+	cli    string // the program under test, a static binary that serves on the host and runs in the guest
+	initrd string
+}
+
+func (img *image) build(ctx context.Context, programs, cliOnly bool) error {
+	a := newArchive()
+	for _, d := range []string{"dev", "proc", "sys", "tmp", "run", "var", "root", "bin"} {
+		a.add(d, modeDir, nil)
+	}
+	a.node("dev/console", modeCharDev, nil, 5, 1)
+	add := func(name, built string, err error) error {
+		if err != nil {
+			return err
+		}
+		b, err := os.ReadFile(built)
+		if err != nil {
+			return err
+		}
+		a.add(name, modeProgram, b)
+		return nil
+	}
+	built, err := img.program(ctx, "guest", "./test/vm/guest")
+	if err := add("init", built, err); err != nil {
+		return err
+	}
+	if programs || cliOnly {
+		img.cli, err = img.program(ctx, "mlxvfio", "./cmd/mlxvfio")
+		if err := add("bin/mlxvfio", img.cli, err); err != nil {
+			return err
+		}
+	}
+	if programs {
+		for _, t := range guestTests {
+			built, err := img.test(ctx, t)
+			if err := add("bin/"+t.Name+".test", built, err); err != nil {
+				return err
+			}
+		}
+	}
+	if err := img.kernel.pack(a, guestModules); err != nil {
+		return err
+	}
+	img.initrd = filepath.Join(img.dir, "initrd")
+	return os.WriteFile(img.initrd, a.bytes(), 0o644)
+}
+
+// runPlan serves the models, boots the machine and judges its report.
+func runPlan(ctx context.Context, o options, img *image, p plan) (_ result, err error) {
+	out := filepath.Join(o.out, p.Name)
+	if err := os.RemoveAll(out); err != nil { // what an earlier run left
+		return result{}, err
+	}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return result{}, err
+	}
+	m := machine{
+		qemu: filepath.Join(o.bench, "qemu"), initrd: img.initrd, iommu: p.IOMMU, devices: slices.Clone(p.Devices), out: out,
+		grace: 20 * time.Second, // boot and power-off
+	}
+	m.run.Scenarios, m.run.Devices, m.run.Limit, m.run.HugePages = p.Scenarios, len(p.Models), p.Limit, p.HugePages
+	if m.kernel, err = img.kernel.image(); err != nil {
+		return result{}, err
+	}
+	if o.verbose {
+		m.console = io.Writer(os.Stderr)
+	}
+	sockets, err := os.MkdirTemp("", "vmrun") // a short path: sun_path has 108 bytes
+	if err != nil {
+		return result{}, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(sockets)) }()
+	var servers []*model
+	defer func() {
+		for _, s := range servers {
+			s.stop(5 * time.Second)
+		}
+	}()
+	for i, words := range p.Models {
+		name := fmt.Sprintf("model%d", i)
+		s, err := serveModel(img.cli, words, sockets, name, filepath.Join(out, name+".log"))
+		if err != nil {
+			return result{}, err
+		}
+		servers = append(servers, s)
+		d, err := vfioUserDevice(fmt.Sprintf("mlx%d", i), s.socket)
+		if err != nil {
+			return result{}, err
+		}
+		m.devices = append(m.devices, d)
+	}
+	l, err := m.boot(ctx, servers)
+	if err != nil {
+		return result{}, err
+	}
+	r := newResult(p.Name, judge(p, l.checks), time.Since(l.start).Seconds())
+	return r, r.save(out)
+}

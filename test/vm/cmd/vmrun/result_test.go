@@ -1,0 +1,106 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mlxvfio/mlxvfio/test/vm/wire"
+)
+
+func statuses(checks []check) map[string]wire.Status {
+	out := map[string]wire.Status{}
+	for _, c := range checks {
+		out[c.Name] = c.Status
+	}
+	return out
+}
+
+func TestJudgeMissesScenariosAndControls(t *testing.T) {
+	p := plan{Scenarios: []string{"a", "b"}, MustFail: []string{"a/planted", "b/planted", "c/planted"}}
+	got := judge(p, []check{
+		{Name: "a/planted", Status: wire.Fail},
+		{Name: "a/complete", Status: wire.Pass},
+		{Name: "b/planted", Status: wire.Pass},
+		{Name: "b/real", Status: wire.Fail},
+		{Name: "b/real", Status: wire.Fail},
+	})
+	require.Equal(t, map[string]wire.Status{
+		"a/planted":  wire.Pass, // it failed, as it must
+		"a/complete": wire.Pass,
+		"b/planted":  wire.Fail, // it passed, and must not
+		"b/real":     wire.Fail,
+		"b/complete": wire.Fail, // never reported
+		"c/planted":  wire.Fail,
+	}, statuses(got))
+	r := newResult("x", got, 1)
+	require.Equal(t, 2, r.Passed)
+	require.Equal(t, 5, r.Failed)
+}
+
+func TestKeepFileStaysInside(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, keepFile(dir, "kill/stage.txt", "text"))
+	b, err := os.ReadFile(filepath.Join(dir, "kill", "stage.txt"))
+	require.NoError(t, err)
+	require.Equal(t, "text", string(b))
+	require.Error(t, keepFile(dir, "../out.txt", "text"))
+	require.Error(t, keepFile(dir, "/out.txt", "text"))
+}
+
+// rep builds a report of the witness's bench.
+func rep(t *testing.T, lines ...string) report {
+	t.Helper()
+	var r report
+	for _, l := range lines {
+		r.Checks = append(r.Checks, struct {
+			Name   string  `json:"name"`
+			Pass   bool    `json:"pass"`
+			Skip   bool    `json:"skip"`
+			Detail string  `json:"detail"`
+			At     float64 `json:"at"`
+		}{Name: l[1:], Pass: l[0] == '+', Skip: l[0] == '?'})
+	}
+	return r
+}
+
+func TestWitnessJudgesItsRequiredSet(t *testing.T) {
+	w := witness{Required: []string{"open", "eq", "caps", "query"}, MaySkip: []string{"query"}}
+	checks, note := w.judge(rep(t, "+open", "?eq", "?query", "-cq", "+qp"))
+	require.Equal(t, map[string]wire.Status{"open": wire.Pass, "eq": wire.Fail, "query": wire.Skip, "caps": wire.Fail}, statuses(checks))
+	require.Equal(t, "not yet required: 1 passed, 1 did not (cq)", note)
+
+	w.All = true
+	checks, note = w.judge(rep(t, "+open", "+eq", "+caps", "+query", "-cq", "?dump"))
+	require.Equal(t, wire.Fail, statuses(checks)["cq"])
+	require.Equal(t, wire.Skip, statuses(checks)["dump"])
+	require.Empty(t, note)
+}
+
+func TestSkippedWitnessIsListed(t *testing.T) {
+	list := filepath.Join(t.TempDir(), "skipped")
+	var out bytes.Buffer
+	for _, w := range witnesses {
+		require.NoError(t, w.skip(&out, list))
+	}
+	b, err := os.ReadFile(list)
+	require.NoError(t, err)
+	require.Equal(t, len(witnesses), bytes.Count(b, []byte("\n")))
+	require.Contains(t, out.String(), "SKIP witness mlx5_core: ")
+}
+
+func TestRunGroupLeavesNobodyBehind(t *testing.T) {
+	_, err := runGroup(t.Context(), time.Minute, "/bin/sh", "-c", "sleep 60 >/dev/null 2>&1 & exit 0")
+	require.ErrorContains(t, err, "left processes behind")
+	start := time.Now()
+	_, err = runGroup(t.Context(), 200*time.Millisecond, "/bin/sh", "-c", "sleep 60; true")
+	require.ErrorContains(t, err, "not done after 200ms")
+	require.Less(t, time.Since(start), 5*time.Second)
+	out, err := runGroup(t.Context(), time.Minute, "/bin/sh", "-c", "echo said")
+	require.NoError(t, err)
+	require.Equal(t, "said\n", string(out))
+}

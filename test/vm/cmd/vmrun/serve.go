@@ -1,0 +1,109 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// child is a process of ours: waited for by one goroutine, ended by its own handle, never outliving this process.
+type child struct {
+	cmd  *exec.Cmd
+	gone chan struct{} // closed when it has ended; err is then set
+	err  error
+}
+
+// startChild starts cmd. The kernel kills the child when the starting thread ends, hence the lock that main takes: all
+// children are started from the first thread, which lives as long as the process.
+func startChild(cmd *exec.Cmd) (*child, error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	c := &child{cmd: cmd, gone: make(chan struct{})}
+	go func() {
+		c.err = cmd.Wait()
+		close(c.gone)
+	}()
+	return c, nil
+}
+
+// stop asks with SIGTERM, waits for grace, then kills; it returns when the child has ended. A child that had ended
+// before is no error.
+func (c *child) stop(grace time.Duration) {
+	if grace > 0 {
+		_ = c.cmd.Process.Signal(syscall.SIGTERM) // an ended process cannot be signalled, and need not be
+		select {
+		case <-c.gone:
+			return
+		case <-time.After(grace):
+		}
+	}
+	_ = c.cmd.Process.Kill() // as above
+	<-c.gone
+}
+
+// ended says whether the child has ended.
+func (c *child) ended() bool {
+	select {
+	case <-c.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+// model is a running "mlxvfio serve".
+type model struct {
+	*child
+	socket, log string
+}
+
+// serveModel starts the device model on a socket in dir and waits for the line that says it is ready. Its output
+// goes to logFile.
+func serveModel(program, words, dir, name, logFile string) (*model, error) {
+	log, err := os.Create(logFile)
+	if err != nil {
+		return nil, err
+	}
+	m := &model{socket: filepath.Join(dir, name+".sock"), log: logFile}
+	cmd := exec.Command(program, "serve", words, "--socket", m.socket, "--control", filepath.Join(dir, name+".ctl"))
+	r, w := io.Pipe()
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(log, w), log
+	ready := make(chan string, 1)
+	go func() { // ends when the writer is closed, after the child's end
+		in := bufio.NewReader(r)
+		line, err := in.ReadString('\n')
+		if err == nil {
+			ready <- line
+		}
+		_, _ = io.Copy(io.Discard, in) // the log has it
+	}()
+	m.child, err = startChild(cmd)
+	if err != nil {
+		return nil, fmt.Errorf("start the device model: %w", err)
+	}
+	go func() {
+		<-m.gone
+		_ = w.Close() // a PipeWriter's Close reports nothing
+		_ = log.Close()
+	}()
+	select {
+	case <-ready:
+	case <-m.gone:
+		return nil, fmt.Errorf("the device model ended at once (%v): %s", m.err, lastLines(logFile, 3))
+	case <-time.After(20 * time.Second):
+		m.stop(time.Second)
+		return nil, fmt.Errorf("the device model was not ready after 20 s: %s", lastLines(logFile, 3))
+	}
+	if st, err := os.Stat(m.socket); err != nil || st.Mode()&os.ModeSocket == 0 {
+		m.stop(time.Second)
+		return nil, fmt.Errorf("the device model says that it is ready, but %s is no socket (%v)", m.socket, err)
+	}
+	return m, nil
+}

@@ -1,0 +1,188 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"sort"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	vendorMellanox = "0x15b3"
+	sysfsLimit     = 30 * time.Second // for one write to sysfs that runs a driver's code
+)
+
+// modules are the kernel modules of the image: /lib/modules.dep has a line "name dependency..." for each of them.
+type modules struct{ deps map[string][]string }
+
+func (m *modules) load(name, params string) error {
+	if m.deps == nil {
+		m.deps = map[string][]string{}
+		for line := range strings.Lines(readFile("/lib/modules.dep")) {
+			if f := strings.Fields(line); len(f) > 0 {
+				m.deps[f[0]] = f[1:]
+			}
+		}
+	}
+	if _, err := os.Stat("/sys/module/" + name); err == nil {
+		return nil // loaded, or built in
+	}
+	deps, ok := m.deps[name]
+	if !ok {
+		return fmt.Errorf("module %s is neither in the kernel nor in the image", name)
+	}
+	for _, d := range deps {
+		if err := m.load(d, ""); err != nil {
+			return err
+		}
+	}
+	image, err := os.ReadFile("/lib/modules/" + name + ".ko")
+	if err != nil {
+		return err
+	}
+	return insmod(name, image, params)
+}
+
+// insmod is init_module(2). The standard library has the number but no wrapper; reflect gives the addresses, so that
+// the bench needs neither package unsafe nor a module outside the standard library.
+func insmod(name string, image []byte, params string) error {
+	p := append([]byte(params), 0)
+	_, _, errno := syscall.Syscall(syscall.SYS_INIT_MODULE, reflect.ValueOf(image).Pointer(), uintptr(len(image)), reflect.ValueOf(p).Pointer())
+	runtime.KeepAlive(image)
+	runtime.KeepAlive(p)
+	if errno != 0 && errno != syscall.EEXIST {
+		return fmt.Errorf("load module %s: %w", name, errno)
+	}
+	return nil
+}
+
+// functions lists the PCI functions of a vendor, in order.
+func functions(vendor string) []string {
+	paths, err := filepath.Glob("/sys/bus/pci/devices/*")
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, p := range paths {
+		if readFile(p+"/vendor") == vendor {
+			out = append(out, filepath.Base(p))
+		}
+	}
+	sort.Strings(out)
+	return out
+}
+
+func sysfs(bdf string, name ...string) string {
+	return filepath.Join(append([]string{"/sys/bus/pci/devices", bdf}, name...)...)
+}
+
+// linkName is the last element of the link's target, "" where there is none.
+func linkName(p string) string {
+	t, err := os.Readlink(p)
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(t)
+}
+
+func driverOf(bdf string) string { return linkName(sysfs(bdf, "driver")) }
+func groupOf(bdf string) string  { return linkName(sysfs(bdf, "iommu_group")) }
+
+func sysfsWrite(path, value string) error {
+	return within(sysfsLimit, func() error { return os.WriteFile(path, []byte(value), 0) })
+}
+
+// driverState is what bind changes and unbind must restore.
+func driverState(bdf string) string {
+	return fmt.Sprintf("driver %q, driver_override %q", driverOf(bdf), readFile(sysfs(bdf, "driver_override")))
+}
+
+// bindByHand gives the function to a driver without the program under test.
+func bindByHand(bdf, driver string) error {
+	if err := unbindByHand(bdf); err != nil {
+		return err
+	}
+	if err := sysfsWrite(sysfs(bdf, "driver_override"), driver+"\n"); err != nil {
+		return err
+	}
+	return probe(bdf)
+}
+
+// probe lets the kernel look for a driver for the function, the override first.
+func probe(bdf string) error { return sysfsWrite("/sys/bus/pci/drivers_probe", bdf) }
+
+func unbindByHand(bdf string) error {
+	if driverOf(bdf) != "" {
+		if err := sysfsWrite(sysfs(bdf, "driver", "unbind"), bdf); err != nil {
+			return err
+		}
+	}
+	return sysfsWrite(sysfs(bdf, "driver_override"), "\n")
+}
+
+// groupFree opens the function's VFIO group, which only one process can, and closes it again. A group whose last user
+// has just died may need a moment.
+func groupFree(bdf string) error {
+	node := "/dev/vfio/" + groupOf(bdf)
+	var err error
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		var fd int
+		if fd, err = syscall.Open(node, syscall.O_RDWR|syscall.O_CLOEXEC, 0); err == nil {
+			return syscall.Close(fd)
+		}
+		if !isBusy(err) {
+			break
+		}
+	}
+	return fmt.Errorf("open %s: %w", node, err)
+}
+
+// vfioUsers names the processes that hold a VFIO container, group or device open.
+func vfioUsers() []string {
+	var out []string
+	fds, err := filepath.Glob("/proc/[0-9]*/fd/*")
+	if err != nil {
+		return nil
+	}
+	for _, fd := range fds {
+		t, err := os.Readlink(fd)
+		if err == nil && (strings.HasPrefix(t, "/dev/vfio/") || strings.Contains(t, "[vfio-device]")) {
+			pid := strings.Split(fd, "/")[2]
+			out = append(out, fmt.Sprintf("%s (%s): %s", pid, readFile("/proc/"+pid+"/comm"), t))
+		}
+	}
+	return out
+}
+
+// claim opens the group twice: the second time must be refused as long as the first is open.
+func claim(bdf string) error {
+	node := "/dev/vfio/" + groupOf(bdf)
+	fd, err := syscall.Open(node, syscall.O_RDWR|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", node, err)
+	}
+	second, err := syscall.Open(node, syscall.O_RDWR|syscall.O_CLOEXEC, 0)
+	if err == nil {
+		err = fmt.Errorf("%s opened twice", node)
+		return errors.Join(err, syscall.Close(second), syscall.Close(fd))
+	}
+	if !isBusy(err) {
+		return errors.Join(fmt.Errorf("second open of %s: %w, want EBUSY", node, err), syscall.Close(fd))
+	}
+	users := vfioUsers()
+	if err := syscall.Close(fd); err != nil {
+		return err
+	}
+	if len(users) == 0 {
+		return fmt.Errorf("/proc does not show the open %s", node)
+	}
+	return groupFree(bdf)
+}

@@ -1,0 +1,82 @@
+//go:build linux
+
+package main
+
+import (
+	"strings"
+	"time"
+)
+
+// scenario is a set of checks that leaves the machine as it found it.
+type scenario struct {
+	run   func(*bench)
+	limit time.Duration
+}
+
+var scenarios map[string]scenario
+
+func init() { // not a literal: the controls look at the table
+	scenarios = map[string]scenario{
+		"mechanics":     {mechanics, 30 * time.Second},
+		"control-fail":  {controlFail, 10 * time.Second},
+		"control-limit": {controlLimit, 10 * time.Second},
+		"control-panic": {controlPanic, 10 * time.Second},
+		"control-hang":  {controlHang, 2 * time.Second},
+	}
+}
+
+// mechanics checks the bench, not the driver: this kernel, its IOMMU and vfio-pci do what the other scenarios rely on,
+// shown on a function that QEMU makes by itself.
+func mechanics(b *bench) {
+	const vendorQEMU = "0x1b36"
+	var bdf string
+	for _, f := range functions(vendorQEMU) {
+		if strings.HasPrefix(readFile(sysfs(f, "class")), "0x0108") { // an NVMe controller
+			bdf = f
+		}
+	}
+	if !b.check("stand-in", bdf != "", "functions of vendor %s: %v", vendorQEMU, functions(vendorQEMU)) {
+		return
+	}
+	before := driverState(bdf)
+	err := bindByHand(bdf, "vfio-pci")
+	if !b.check("bind", err == nil && driverOf(bdf) == "vfio-pci", "%s: %v, %s", bdf, errText(err), driverState(bdf)) {
+		return
+	}
+	b.check("group", groupOf(bdf) != "", "IOMMU group %q", groupOf(bdf))
+	err = claim(bdf)
+	b.check("group-exclusive", err == nil, "%v", errText(err))
+	b.check("no-users", len(vfioUsers()) == 0, "%s", strings.Join(vfioUsers(), "; "))
+	methods := readFile(sysfs(bdf, "reset_method"))
+	err = sysfsWrite(sysfs(bdf, "reset"), "1")
+	b.check("reset", err == nil && strings.Contains(methods, "flr"), "methods %q: %v", methods, errText(err))
+	err = unbindByHand(bdf)
+	b.check("unbind", err == nil && driverOf(bdf) == "", "%v, %s", errText(err), driverState(bdf))
+	b.check("group-gone", groupFree(bdf) != nil, "the group's node goes with the last vfio-pci function")
+	err = probe(bdf)
+	b.check("given-back", err == nil && driverState(bdf) == before, "%v, %s, before: %s", errText(err), driverState(bdf), before)
+}
+
+// The controls show that a check can fail, that a program cannot outlive its limit, that a panic costs one scenario,
+// and that a scenario which never returns ends the report but not the machine. The host expects these very failures.
+
+func controlFail(b *bench) {
+	b.check("planted", false, "this check must fail")
+	log := watchLog()
+	defer log.close()
+	err := sysfsWrite("/dev/kmsg", "<3>vfio-pci: planted complaint")
+	b.check("program-lines-ignored", err == nil && len(complaints(log.read())) == 0, "%v: what a program writes to the log is not the kernel's", errText(err))
+}
+
+func controlLimit(b *bench) {
+	o := run(500*time.Millisecond, "/init", "sleep")
+	b.check("killed", o.failure != nil && o.code == -1 && o.took < 4*time.Second, "%v", o)
+	o = run(5*time.Second, "/init", "no-such-word")
+	b.check("exit-status", o.code == 2 && strings.Contains(o.stderr, "/init of the real-kernel bench"), "status %d, %v", o.code, o)
+	o = run(5*time.Second, "/bin/no-such-program")
+	b.check("no-program", o.failure != nil && o.code == -1, "%v", o)
+}
+
+func controlPanic(*bench) { panic("planted") }
+
+func controlHang(*bench) { select {} }

@@ -1,0 +1,113 @@
+// Package wire is what the two halves of the real-kernel bench, vmrun on the host and /init in the guest, say to each
+// other: the words of the kernel command line one way, lines of JSON on the second serial port the other way.
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Status of a check.
+type Status string
+
+// A check passed, failed, or could not be made because the thing it is about is legitimately not there.
+const (
+	Pass Status = "pass"
+	Fail Status = "fail"
+	Skip Status = "skip"
+)
+
+// Kind of a message.
+type Kind string
+
+// What the guest reports.
+const (
+	KindCheck Kind = "check" // Name, Status, Detail
+	KindStep  Kind = "step"  // Name: what is being done, to blame when it never ends
+	KindFile  Kind = "file"  // Name, Detail: text to keep beside the result
+	KindEnd   Kind = "end"   // every scenario was run
+)
+
+// Message is one line on the report port.
+type Message struct {
+	Kind   Kind   `json:"kind"`
+	Name   string `json:"name,omitempty"`
+	Status Status `json:"status,omitempty"`
+	Detail string `json:"detail,omitempty"`
+}
+
+// Marker begins every line of the bench on the guest's console, where the kernel's own lines stand too.
+const Marker = "=== VM "
+
+// Console renders m as one console line; files are named, not printed.
+func (m Message) Console() string {
+	detail := strings.ReplaceAll(strings.TrimSpace(m.Detail), "\n", `\n`)
+	switch m.Kind {
+	case KindCheck:
+		return strings.TrimSpace(fmt.Sprintf("%scheck %s %s %s", Marker, m.Name, m.Status, detail))
+	case KindFile:
+		return fmt.Sprintf("%sfile %s %d bytes", Marker, m.Name, len(m.Detail))
+	default:
+		return strings.TrimSpace(fmt.Sprintf("%s%s %s", Marker, m.Kind, m.Name))
+	}
+}
+
+// Line is m as the report port carries it.
+func (m Message) Line() ([]byte, error) {
+	b, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	return append(b, '\n'), nil
+}
+
+// Run tells the guest what to do.
+type Run struct {
+	Scenarios []string      // in order
+	Devices   int           // ConnectX functions that must be there
+	Limit     time.Duration // the guest gives up, reports and powers off after this
+	HugePages int           // 2 MiB pages to reserve
+}
+
+const prefix = "mlxvfio."
+
+// Words are the kernel command line words for r. The kernel takes a word with a dot for a parameter of a module and
+// leaves it alone.
+func (r Run) Words() string {
+	return fmt.Sprintf("%[1]sscenarios=%[2]s %[1]sdevices=%[3]d %[1]slimit=%[4]s %[1]shugepages=%[5]d",
+		prefix, strings.Join(r.Scenarios, ","), r.Devices, r.Limit, r.HugePages)
+}
+
+// ParseRun finds the words of Run.Words in a kernel command line.
+func ParseRun(cmdline string) (Run, error) {
+	var r Run
+	for _, w := range strings.Fields(cmdline) {
+		key, value, ok := strings.Cut(strings.TrimPrefix(w, prefix), "=")
+		if !ok || !strings.HasPrefix(w, prefix) {
+			continue
+		}
+		var err error
+		switch key {
+		case "scenarios":
+			r.Scenarios = strings.Split(value, ",")
+		case "devices":
+			r.Devices, err = strconv.Atoi(value)
+		case "limit":
+			r.Limit, err = time.ParseDuration(value)
+		case "hugepages":
+			r.HugePages, err = strconv.Atoi(value)
+		default:
+			err = fmt.Errorf("no such word")
+		}
+		if err != nil {
+			return Run{}, fmt.Errorf("kernel command line word %q: %w", w, err)
+		}
+	}
+	if len(r.Scenarios) == 0 || r.Limit <= 0 {
+		return Run{}, fmt.Errorf("kernel command line %q names no scenarios or no limit", cmdline)
+	}
+	return r, nil
+}
