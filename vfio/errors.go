@@ -19,6 +19,10 @@ var (
 	ErrExists = errors.New("already there")
 	// ErrNotFound: nothing is there.
 	ErrNotFound = errors.New("not found")
+	// ErrBusy: somebody else has it open.
+	ErrBusy = errors.New("in use by another opener")
+	// ErrNoIOMMU: no IOMMU isolates the function.
+	ErrNoIOMMU = errors.New("no IOMMU")
 	// ErrNoSpace: no room is left: IOVA, mappings, vectors or locked memory.
 	ErrNoSpace = errors.New("no space left")
 )

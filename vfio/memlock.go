@@ -1,0 +1,91 @@
+package vfio
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// memlock knows what this process may pin. type1 and iommufd count every mapped
+// byte against RLIMIT_MEMLOCK unless the process has CAP_IPC_LOCK, and answer a
+// bare ENOMEM: asking first gives an error that helps.
+type memlock struct {
+	limit  func() (uint64, error) // RLIMIT_MEMLOCK in bytes; ^0 is unlimited
+	locked func() (uint64, error) // bytes of this process that count already
+	exempt func() bool            // CAP_IPC_LOCK
+}
+
+var kernelMemlock = memlock{limit: rlimitMemlock, locked: vmLocked, exempt: hasIPCLock}
+
+// check answers ErrNoSpace when size more bytes would exceed the limit. Where
+// the kernel does not say what it counts, it lets the kernel decide.
+func (l memlock) check(size uint64) error {
+	if l.exempt() {
+		return nil
+	}
+	limit, err := l.limit()
+	if err != nil || limit == ^uint64(0) {
+		return nil
+	}
+	locked, err := l.locked()
+	if err != nil || locked+size <= limit {
+		return nil
+	}
+	return memlockError(size, locked, limit)
+}
+
+func memlockError(size, locked, limit uint64) error {
+	need := locked + size
+	return &Error{
+		Op:  fmt.Sprintf("pin %d bytes of DMA memory", size),
+		Err: fmt.Errorf("%w: %d bytes are pinned already and RLIMIT_MEMLOCK is %d bytes, %d bytes are needed", ErrNoSpace, locked, limit, need),
+		Remedy: fmt.Sprintf("ulimit -l %d (KiB) in this shell, LimitMEMLOCK=%d in the systemd unit, or CAP_IPC_LOCK",
+			roundUp(need, 1024)/1024, need),
+	}
+}
+
+func rlimitMemlock() (uint64, error) {
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r); err != nil {
+		return 0, err
+	}
+	return r.Cur, nil
+}
+
+// vmLocked reads VmLck, which is what type1 adds its pinned pages to.
+func vmLocked() (uint64, error) {
+	f, err := os.Open("/proc/self/status")
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	return parseVmLck(bufio.NewScanner(f))
+}
+
+func parseVmLck(sc *bufio.Scanner) (uint64, error) {
+	for sc.Scan() {
+		rest, ok := strings.CutPrefix(sc.Text(), "VmLck:")
+		if !ok {
+			continue
+		}
+		kb, err := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
+		return kb * 1024, err
+	}
+	if err := sc.Err(); err != nil {
+		return 0, err
+	}
+	return 0, fmt.Errorf("VmLck in process status: %w", ErrNotFound)
+}
+
+func hasIPCLock() bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&hdr, &data[0]); err != nil {
+		return false
+	}
+	return data[unix.CAP_IPC_LOCK/32].Effective&(1<<(unix.CAP_IPC_LOCK%32)) != 0
+}

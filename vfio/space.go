@@ -1,0 +1,375 @@
+package vfio
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/mlxvfio/mlxvfio/internal/iova"
+)
+
+// MemoryKind says what DMA memory is made of.
+type MemoryKind int
+
+// Kinds of DMA memory.
+const (
+	// MemoryAuto is MemoryMemFD, except in a build with the race detector on a
+	// Mapper that takes memory without a file: there it is MemoryHeap.
+	MemoryAuto MemoryKind = iota
+	// MemoryMemFD is a memfd, of huge pages when there are any.
+	MemoryMemFD
+	// MemoryHeap is Go memory: the race detector sees it; vfio-user refuses it.
+	MemoryHeap
+)
+
+// SpaceOptions tune an AddressSpace. The zero value is good.
+type SpaceOptions struct {
+	Memory MemoryKind
+	// SlabMin is the size of the first slab and SlabMax the size where doubling
+	// ends, in bytes; 0 means 2 MiB and 64 MiB. Rounded up to the smallest page
+	// of the Mapper.
+	SlabMin, SlabMax int
+}
+
+// BufferOptions tune one allocation. The zero value is good.
+type BufferOptions struct {
+	// Align of the IOVA in bytes, a power of two up to 2 MiB; the host address is
+	// aligned alike, up to 4096 in heap memory. 0 means the size rounded up to a
+	// power of two, but at least 64 and at most 4096: a buffer below a page never
+	// crosses one.
+	Align int
+	// Name says in errors and leak reports what the buffer is for.
+	Name string
+	// ReadOnly memory can be read but not written by devices.
+	ReadOnly bool
+}
+
+// SpaceStats count what an AddressSpace has done and holds.
+type SpaceStats struct {
+	Mappings    int    // mappings that exist now
+	MapCalls    uint64 // successful Mapper.Map calls so far
+	UnmapCalls  uint64 // successful Mapper.Unmap calls so far
+	MappedBytes uint64 // bytes mapped now
+	LiveBuffers int    // buffers allocated and not freed
+	LiveBytes   uint64 // their bytes, as rounded up by the allocator
+}
+
+// granule is the unit of allocation inside slabs: one cache line, so that two
+// buffers never share one.
+const granule = 64
+
+// AddressSpace is one I/O address space with the DMA memory in it. Devices that
+// share the Mapper may share it. Memory comes from slabs of 2, 4, 8 … MiB, each
+// one mapping, so that a bring-up costs few of them; buffers are cut out of the
+// slabs. It is safe for concurrent use.
+type AddressSpace struct {
+	m      Mapper
+	limits DMALimits
+	opt    SpaceOptions
+	page   uint64 // smallest page that can be mapped
+	refuse error  // set when the transport has no DMA at all
+	lock   memlock
+
+	grow sync.Mutex // held while a slab is made or all are destroyed; before mu
+
+	mu     sync.Mutex
+	closed bool
+	iova   *iova.Allocator
+	slabs  []*slab
+	dead   []*slab // no longer used, but the Mapper refused to unmap them
+	live   map[*Buffer]struct{}
+	stats  SpaceStats
+}
+
+// NewAddressSpace makes an empty address space over m, which outlives it.
+func NewAddressSpace(m Mapper, o SpaceOptions) (*AddressSpace, error) {
+	limits, err := m.Limits()
+	if err != nil {
+		return nil, fmt.Errorf("query DMA limits: %w", err)
+	}
+	s := &AddressSpace{m: m, limits: limits, opt: o, lock: kernelMemlock, live: map[*Buffer]struct{}{}}
+	if limits.PageSizes == 0 {
+		return nil, &Error{Op: "make address space", Err: fmt.Errorf("%w: the IOMMU reports no page size", ErrNotSupported)}
+	}
+	s.page = max(uint64(1)<<bits.TrailingZeros64(limits.PageSizes), minPage)
+	if s.page > hugePage {
+		return nil, &Error{Op: "make address space",
+			Err: fmt.Errorf("%w: the smallest IOMMU page is %d bytes, more than 2 MiB", ErrNotSupported, s.page)}
+	}
+	if o.Memory == MemoryAuto {
+		s.opt.Memory = MemoryMemFD
+		if raceEnabled && !limits.NeedsFile && !limits.Pinned {
+			s.opt.Memory = MemoryHeap
+		}
+	}
+	if s.opt.Memory == MemoryHeap && limits.NeedsFile {
+		return nil, &Error{Op: "make address space", Err: fmt.Errorf("%w: this transport maps only memory with a file", ErrNotSupported),
+			Remedy: "use memfd memory instead of the Go heap"}
+	}
+	if s.opt.SlabMin <= 0 {
+		s.opt.SlabMin = hugePage
+	}
+	if s.opt.SlabMax <= 0 {
+		s.opt.SlabMax = 64 << 20
+	}
+	s.opt.SlabMin = int(roundUp(uint64(s.opt.SlabMin), s.page))
+	s.opt.SlabMax = int(roundUp(uint64(max(s.opt.SlabMax, s.opt.SlabMin)), s.page))
+	s.iova = newIOVA(limits.Ranges)
+	return s, nil
+}
+
+// newIOVA is an allocator over the usable ranges without what is never handed
+// out, reported usable or not: the first page, so that a bus address of 0 keeps
+// meaning "none", and the window in which x86 takes a write for an interrupt.
+func newIOVA(ranges []IOVARange) *iova.Allocator {
+	rs := make([]iova.Range, len(ranges))
+	for i, r := range ranges {
+		rs[i] = iova.Range{First: r.First, Last: r.Last}
+	}
+	a := iova.New(rs...)
+	a.Exclude(0, minPage-1)
+	a.Exclude(msiFirst, msiLast)
+	return a
+}
+
+const (
+	minPage  = 4096
+	hugePage = 2 << 20
+	// The interrupt window of x86 (Intel SDM vol. 3, "Message Signalled
+	// Interrupts"): writes there never reach memory.
+	msiFirst, msiLast = 0xfee00000, 0xfeefffff
+)
+
+func roundUp(n, to uint64) uint64 { return (n + to - 1) / to * to }
+
+// Buffer is DMA memory: a piece of a slab, contiguous on the bus. It has one
+// owner, who frees it when no device can reach it any more.
+type Buffer struct {
+	Mem
+	iova  uint64
+	size  int
+	space *AddressSpace
+	slab  *slab
+	name  string
+	freed atomic.Bool
+}
+
+// IOVA is the bus address of the first byte.
+func (b *Buffer) IOVA() uint64 { return b.iova }
+
+// Size is the size asked for, in bytes.
+func (b *Buffer) Size() int { return b.size }
+
+// Name is what the buffer is for, as given to Alloc.
+func (b *Buffer) Name() string { return b.name }
+
+// room is what the buffer takes in its slab.
+func (b *Buffer) room() uint64 { return roundUp(uint64(b.size), granule) }
+
+// Alloc gives size bytes of zeroed DMA memory, contiguous on the bus and mapped
+// until the Buffer is freed. Errors: ErrNoSpace (bus addresses, mappings, memory
+// or the memlock limit, with the bytes needed), ErrRange (bad size or
+// alignment), ErrClosed, ErrNotSupported where the transport has no DMA.
+func (s *AddressSpace) Alloc(size int, o BufferOptions) (*Buffer, error) {
+	align := o.Align
+	if align == 0 && size > 0 {
+		align = min(max(1<<bits.Len(uint(size-1)), granule), minPage)
+	}
+	op := func() string { return fmt.Sprintf("allocate %d bytes of DMA memory%s", size, forName(o.Name)) }
+	if size <= 0 || size > 1<<40 || align <= 0 || align > hugePage || align&(align-1) != 0 {
+		return nil, &Error{Op: op(), Err: fmt.Errorf("%w: size %d, alignment %d", ErrRange, size, align)}
+	}
+	if s.refuse != nil {
+		return nil, &Error{Op: op(), Err: s.refuse}
+	}
+	b := &Buffer{size: size, space: s, name: o.Name}
+	align = max(align, granule)
+	ok, err := s.cut(b, uint64(align), o.ReadOnly)
+	if err == nil && !ok {
+		ok, err = s.growFor(b, uint64(align), o.ReadOnly)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op(), err)
+	}
+	if !ok {
+		return nil, &Error{Op: op(), Err: ErrNoSpace}
+	}
+	return b, nil
+}
+
+func forName(name string) string {
+	if name == "" {
+		return ""
+	}
+	return " for " + name
+}
+
+// cut takes b from the slabs there are; false when none has room.
+func (s *AddressSpace) cut(b *Buffer, align uint64, readOnly bool) (bool, error) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return false, &Error{Op: "use address space", Err: ErrClosed}
+	}
+	room := b.room()
+	for _, sl := range s.slabs {
+		if sl.readOnly != readOnly || sl.own {
+			continue
+		}
+		off, err := sl.room.Alloc(room, align)
+		if err != nil {
+			continue
+		}
+		dirty := s.give(b, sl, off)
+		s.mu.Unlock()
+		clear(dirty)
+		return true, nil
+	}
+	s.mu.Unlock()
+	return false, nil
+}
+
+// give makes b the piece of sl at off, and returns the part that was used
+// before: the caller clears it after unlocking. Called with mu held.
+func (s *AddressSpace) give(b *Buffer, sl *slab, off uint64) []byte {
+	room := b.room()
+	b.slab = sl
+	b.iova = sl.iova + off
+	b.Mem = Mem{sl.arena.Bytes()[off : off+uint64(b.size) : off+uint64(b.size)]}
+	s.live[b] = struct{}{}
+	s.stats.LiveBuffers++
+	s.stats.LiveBytes += room
+	var dirty []byte
+	if off < sl.used {
+		dirty = sl.arena.Bytes()[off:min(off+room, sl.used)]
+	}
+	sl.used = max(sl.used, off+room)
+	return dirty
+}
+
+// Free gives the memory back. The device must not be able to reach it any more:
+// after that it belongs to somebody else. The Buffer's views are dead; its Mem is
+// empty. A second call answers ErrClosed, and so does a call after the address
+// space was closed.
+func (b *Buffer) Free() error {
+	s := b.space
+	op := func() string { return fmt.Sprintf("free DMA memory%s at IOVA %#x", forName(b.name), b.iova) }
+	if b.freed.Swap(true) {
+		return &Error{Op: op(), Err: fmt.Errorf("%w: it was freed before", ErrClosed)}
+	}
+	s.mu.Lock()
+	if _, ok := s.live[b]; !ok {
+		s.mu.Unlock()
+		return &Error{Op: op(), Err: fmt.Errorf("%w: the address space is gone", ErrClosed)}
+	}
+	s.forget(b)
+	sl := b.slab
+	b.Mem = Mem{}
+	if !sl.own {
+		err := sl.room.Free(b.iova-sl.iova, b.room())
+		s.mu.Unlock()
+		if err != nil {
+			return &Error{Op: op(), Err: err}
+		}
+		return nil
+	}
+	s.drop(sl)
+	s.mu.Unlock()
+	if err := s.destroy(sl); err != nil {
+		return fmt.Errorf("%s: %w", op(), err)
+	}
+	return nil
+}
+
+// forget takes b out of the books. Called with mu held.
+func (s *AddressSpace) forget(b *Buffer) {
+	delete(s.live, b)
+	s.stats.LiveBuffers--
+	s.stats.LiveBytes -= b.room()
+}
+
+// Stats tells what the address space holds now.
+func (s *AddressSpace) Stats() SpaceStats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stats
+}
+
+// Limits are the limits the Mapper reported when the space was made.
+func (s *AddressSpace) Limits() DMALimits { return s.limits }
+
+// Memory is what the DMA memory is made of: MemoryMemFD or MemoryHeap.
+func (s *AddressSpace) Memory() MemoryKind { return s.opt.Memory }
+
+// Trim unmaps and frees the slabs in which nothing is allocated.
+func (s *AddressSpace) Trim() error {
+	s.grow.Lock()
+	defer s.grow.Unlock()
+	s.mu.Lock()
+	var idle []*slab
+	for _, sl := range s.slabs {
+		if !sl.own && sl.room.Idle() {
+			idle = append(idle, sl)
+		}
+	}
+	for _, sl := range idle {
+		s.drop(sl)
+	}
+	s.mu.Unlock()
+	return s.destroy(idle...)
+}
+
+// Close unmaps and frees everything. Buffers that were not freed are named in an
+// *Error, and are gone all the same: no device may reach them by now. A mapping
+// the Mapper refuses to remove keeps its memory, and is tried again by the next
+// Close; otherwise a second call does nothing.
+func (s *AddressSpace) Close() error {
+	s.grow.Lock()
+	defer s.grow.Unlock()
+	s.mu.Lock()
+	s.closed = true
+	var left error
+	if n := len(s.live); n > 0 {
+		left = &Error{Op: "close address space", Err: fmt.Errorf("%d buffers (%d bytes) were not freed: %s", n, s.stats.LiveBytes, s.names())}
+		for b := range s.live {
+			s.forget(b)
+		}
+	}
+	all := append(s.slabs, s.dead...)
+	s.slabs, s.dead = nil, nil
+	s.mu.Unlock()
+	return errors.Join(left, s.destroy(all...))
+}
+
+// names lists live buffers by name, most frequent kinds once. Called with mu held.
+func (s *AddressSpace) names() string {
+	count := map[string]int{}
+	var order []string
+	for b := range s.live {
+		name := b.name
+		if name == "" {
+			name = "unnamed"
+		}
+		if count[name]++; count[name] == 1 {
+			order = append(order, name)
+		}
+	}
+	slices.Sort(order)
+	const most = 8
+	var out []string
+	for i, name := range order {
+		if i == most {
+			out = append(out, "…")
+			break
+		}
+		if count[name] > 1 {
+			name = fmt.Sprintf("%s ×%d", name, count[name])
+		}
+		out = append(out, name)
+	}
+	return strings.Join(out, ", ")
+}
