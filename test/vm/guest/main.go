@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/mlxvfio/mlxvfio/test/vm/wire"
+	"github.com/mlxvfio/mlxvfio/test/vm/internal/wire"
 )
 
 // file descriptors of the worker beyond the standard ones

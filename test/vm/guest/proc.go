@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// program is a program that runs or ran. Its output goes to files: a grandchild that keeps a pipe open could hold up
+// process is a program that runs or ran. Its output goes to files: a grandchild that keeps a pipe open could hold up
 // whoever reads it.
-type program struct {
+type process struct {
 	cmd      *exec.Cmd
 	out, err *os.File
 	exited   chan error
@@ -43,8 +43,8 @@ func (o outcome) transcript() string {
 }
 
 // launch starts a program; the caller must call wait or kill.
-func launch(env []string, argv ...string) (*program, error) {
-	p := &program{cmd: exec.Command(argv[0], argv[1:]...), exited: make(chan error, 1), started: time.Now()}
+func launch(env []string, argv ...string) (*process, error) {
+	p := &process{cmd: exec.Command(argv[0], argv[1:]...), exited: make(chan error, 1), started: time.Now()}
 	for _, f := range []**os.File{&p.out, &p.err} {
 		tmp, err := os.CreateTemp("", "out")
 		if err != nil {
@@ -62,7 +62,7 @@ func launch(env []string, argv ...string) (*program, error) {
 }
 
 // wait lets the program run for at most limit, then kills it.
-func (p *program) wait(limit time.Duration) outcome {
+func (p *process) wait(limit time.Duration) outcome {
 	select {
 	case err := <-p.exited:
 		return p.outcome(err)
@@ -77,7 +77,7 @@ func (p *program) wait(limit time.Duration) outcome {
 var errUnkillable = errors.New("still there 5 s after SIGKILL: a driver does not return from a system call")
 
 // kill sends SIGKILL and waits for the end.
-func (p *program) kill() outcome {
+func (p *process) kill() outcome {
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return p.outcome(err)
 	}
@@ -89,7 +89,7 @@ func (p *program) kill() outcome {
 	}
 }
 
-func (p *program) outcome(err error) outcome {
+func (p *process) outcome(err error) outcome {
 	o := outcome{argv: p.cmd.Args, failure: err, code: -1, took: time.Since(p.started)}
 	if p.cmd.ProcessState != nil && !errors.Is(err, errUnkillable) {
 		o.code = p.cmd.ProcessState.ExitCode()
@@ -103,7 +103,7 @@ func (p *program) outcome(err error) outcome {
 }
 
 // printed waits until the program's standard output has the text, the program ends, or limit is over.
-func (p *program) printed(text string, limit time.Duration) bool {
+func (p *process) printed(text string, limit time.Duration) bool {
 	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if strings.Contains(readFile(p.out.Name()), text) {
 			return true
@@ -116,7 +116,7 @@ func (p *program) printed(text string, limit time.Duration) bool {
 }
 
 // alive says whether the program runs still; a zombie does not.
-func (p *program) alive() bool {
+func (p *process) alive() bool {
 	_, after, ok := strings.Cut(readFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid)), ") ")
 	return ok && !strings.HasPrefix(after, "Z")
 }

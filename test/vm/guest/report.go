@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mlxvfio/mlxvfio/test/vm/wire"
+	"github.com/mlxvfio/mlxvfio/test/vm/internal/wire"
 )
 
 // reporter sends what happens to the host, and prints it on the console among the kernel's lines. It is safe for
@@ -76,7 +76,7 @@ func (b *bench) keep(name, text string) {
 // scenario runs one by name, within its limit, and then asks the kernel log whether anything went wrong that no check
 // has seen. It returns false when the scenario did not come back.
 func (b *bench) scenario(name string) bool {
-	s, ok := scenarios[name]
+	s, ok := find(name)
 	if !ok {
 		b.reporter.check(name+"/complete", false, "no such scenario")
 		return true

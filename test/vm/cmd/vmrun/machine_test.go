@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/mlxvfio/mlxvfio/test/vm/wire"
+	"github.com/mlxvfio/mlxvfio/test/vm/internal/wire"
 )
 
 // TestMain lets this binary stand in for QEMU: with the variable set it plays the guest that the variable describes,

@@ -1,6 +1,9 @@
 package main
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // plan is one virtual machine: what is plugged in and what runs.
 type plan struct {
@@ -27,6 +30,59 @@ var plans = []plan{
 		Limit:     time.Minute,
 		MustFail:  []string{"control-fail/planted", "control-panic/complete", "control-hang/complete"},
 	},
+	{
+		Name:      "bench-dies", // a worker that dies must be seen, and the machine must still power off in order
+		Scenarios: []string{"control-die"},
+		Limit:     time.Minute,
+		MustFail:  []string{"init/worker", "control-die/complete"},
+	},
+	{
+		Name:      "function", // a whole visit, from an unbound function to an unbound function
+		Scenarios: slices.Concat([]string{"list", "bind", "info", "verbs", "selftest", "flr", "busy", "interrupt"}, contracts(), []string{"unbind"}),
+		Models:    []string{connectX5},
+		Limit:     6 * time.Minute,
+	},
+	{
+		Name:      "kill", // SIGKILL at every stage
+		Scenarios: []string{"bind", "kill", "unbind"},
+		Models:    []string{connectX5},
+		Limit:     7 * time.Minute,
+	},
+	{
+		Name:      "pair", // two functions, with huge pages to be had
+		Scenarios: []string{"pair", "unbind"},
+		Models:    []string{connectX5, connectX5},
+		HugePages: 64,
+		Limit:     4 * time.Minute,
+	},
+	{
+		Name:      "large", // a profile whose firmware wants thousands of pages
+		Scenarios: []string{"bind", "selftest", "unbind"},
+		Models:    []string{"sim:cx4,port=ib"},
+		Limit:     3 * time.Minute,
+	},
+	{
+		Name:      "restore", // from the kernel's driver and back to it
+		Scenarios: []string{"restore"},
+		Models:    []string{connectX5},
+		Limit:     5 * time.Minute,
+	},
+	{
+		Name:      "no-remapping", // an IOMMU that cannot isolate interrupts
+		Scenarios: []string{"refused"},
+		Models:    []string{connectX5},
+		IOMMU:     []string{"-device", "intel-iommu,intremap=off,caching-mode=on"},
+		Limit:     2 * time.Minute,
+	},
+}
+
+// contracts are the scenarios that run the test binaries.
+func contracts() []string {
+	var out []string
+	for _, t := range guestTests {
+		out = append(out, "contract-"+t.Name)
+	}
+	return out
 }
 
 // programs says whether the machine needs the program under test.

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mlxvfio/mlxvfio/test/vm/wire"
+	"github.com/mlxvfio/mlxvfio/test/vm/internal/wire"
 )
 
 // machine is one virtual machine about to run.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/mlxvfio/mlxvfio/test/vm/wire"
+	"github.com/mlxvfio/mlxvfio/test/vm/internal/wire"
 )
 
 // result is what OUT/NAME/result.json holds, and one row of the summary.
@@ -26,15 +26,21 @@ type result struct {
 
 // judge holds what was reported against the plan: a scenario that never completed has failed, and a planted failure
 // has passed if it failed.
-func judge(p plan, checks []check) []check {
-	out := slices.Clone(checks)
-	seen := map[string]bool{}
+func judge(p plan, reported []check) []check {
+	out := slices.Clone(reported)
+	has := func(name string) bool { return slices.ContainsFunc(out, func(c check) bool { return c.Name == name }) }
+	for _, s := range p.Scenarios {
+		if name := s + "/complete"; !has(name) {
+			out = append(out, check{Name: name, Status: wire.Fail, Detail: "was never reported"})
+		}
+	}
+	for _, name := range p.MustFail {
+		if !has(name) {
+			out = append(out, check{Name: name, Status: wire.Pass}) // turned around below
+		}
+	}
 	for i := range out {
 		c := &out[i]
-		if seen[c.Name] && slices.Contains(p.MustFail, c.Name) {
-			continue // counted once
-		}
-		seen[c.Name] = true
 		if !slices.Contains(p.MustFail, c.Name) {
 			continue
 		}
@@ -42,16 +48,6 @@ func judge(p plan, checks []check) []check {
 			c.Status, c.Detail = wire.Pass, "failed as it must: "+c.Detail
 		} else {
 			c.Status, c.Detail = wire.Fail, "should have failed: "+c.Detail
-		}
-	}
-	want := slices.Clone(p.MustFail)
-	for _, s := range p.Scenarios {
-		want = append(want, s+"/complete")
-	}
-	for _, name := range want {
-		if !seen[name] {
-			seen[name] = true
-			out = append(out, check{Name: name, Status: wire.Fail, Detail: "was never reported"})
 		}
 	}
 	return out

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/mlxvfio/mlxvfio/test/vm/wire"
+	"github.com/mlxvfio/mlxvfio/test/vm/internal/wire"
 )
 
 func statuses(checks []check) map[string]wire.Status {
@@ -21,7 +21,7 @@ func statuses(checks []check) map[string]wire.Status {
 }
 
 func TestJudgeMissesScenariosAndControls(t *testing.T) {
-	p := plan{Scenarios: []string{"a", "b"}, MustFail: []string{"a/planted", "b/planted", "c/planted"}}
+	p := plan{Scenarios: []string{"a", "b", "dies"}, MustFail: []string{"a/planted", "b/planted", "c/planted", "dies/complete"}}
 	got := judge(p, []check{
 		{Name: "a/planted", Status: wire.Fail},
 		{Name: "a/complete", Status: wire.Pass},
@@ -30,15 +30,16 @@ func TestJudgeMissesScenariosAndControls(t *testing.T) {
 		{Name: "b/real", Status: wire.Fail},
 	})
 	require.Equal(t, map[string]wire.Status{
-		"a/planted":  wire.Pass, // it failed, as it must
-		"a/complete": wire.Pass,
-		"b/planted":  wire.Fail, // it passed, and must not
-		"b/real":     wire.Fail,
-		"b/complete": wire.Fail, // never reported
-		"c/planted":  wire.Fail,
+		"a/planted":     wire.Pass, // it failed, as it must
+		"a/complete":    wire.Pass,
+		"b/planted":     wire.Fail, // it passed, and must not
+		"b/real":        wire.Fail,
+		"b/complete":    wire.Fail, // never reported
+		"c/planted":     wire.Fail,
+		"dies/complete": wire.Pass, // never reported, as it must
 	}, statuses(got))
 	r := newResult("x", got, 1)
-	require.Equal(t, 2, r.Passed)
+	require.Equal(t, 3, r.Passed)
 	require.Equal(t, 5, r.Failed)
 }
 

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/mlxvfio/mlxvfio/test/vm/wire"
+	"github.com/mlxvfio/mlxvfio/test/vm/internal/wire"
 )
 
 // witness is a scenario of ../shared/judge: drivers of others, unmodified, on our model.
