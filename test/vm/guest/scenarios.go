@@ -34,6 +34,7 @@ var scenarios = map[string]scenario{
 	"control-fail":  {controlFail, 10 * time.Second},
 	"control-limit": {controlLimit, 10 * time.Second},
 	"control-panic": {controlPanic, 10 * time.Second},
+	"control-die":   {controlDie, 10 * time.Second},
 	"control-hang":  {controlHang, 2 * time.Second},
 }
 
