@@ -15,43 +15,43 @@ func AsEth802_3CntrsGrpDataLayout(b []byte) *Eth802_3CntrsGrpDataLayout {
 	return (*Eth802_3CntrsGrpDataLayout)(b)
 }
 
-// AFramesTransmittedOkHigh is a_frames_transmitted_ok_high, bits 31:0 at 0x0.
-func (x *Eth802_3CntrsGrpDataLayout) AFramesTransmittedOkHigh() uint32 {
+// AFramesTransmittedOKHigh is a_frames_transmitted_ok_high, bits 31:0 at 0x0.
+func (x *Eth802_3CntrsGrpDataLayout) AFramesTransmittedOKHigh() uint32 {
 	return binary.BigEndian.Uint32(x[0x0:0x4])
 }
 
-// SetAFramesTransmittedOkHigh writes a_frames_transmitted_ok_high and nothing else.
-func (x *Eth802_3CntrsGrpDataLayout) SetAFramesTransmittedOkHigh(v uint32) {
+// SetAFramesTransmittedOKHigh writes a_frames_transmitted_ok_high and nothing else.
+func (x *Eth802_3CntrsGrpDataLayout) SetAFramesTransmittedOKHigh(v uint32) {
 	binary.BigEndian.PutUint32(x[0x0:0x4], v)
 }
 
-// AFramesTransmittedOkLow is a_frames_transmitted_ok_low, bits 31:0 at 0x4.
-func (x *Eth802_3CntrsGrpDataLayout) AFramesTransmittedOkLow() uint32 {
+// AFramesTransmittedOKLow is a_frames_transmitted_ok_low, bits 31:0 at 0x4.
+func (x *Eth802_3CntrsGrpDataLayout) AFramesTransmittedOKLow() uint32 {
 	return binary.BigEndian.Uint32(x[0x4:0x8])
 }
 
-// SetAFramesTransmittedOkLow writes a_frames_transmitted_ok_low and nothing else.
-func (x *Eth802_3CntrsGrpDataLayout) SetAFramesTransmittedOkLow(v uint32) {
+// SetAFramesTransmittedOKLow writes a_frames_transmitted_ok_low and nothing else.
+func (x *Eth802_3CntrsGrpDataLayout) SetAFramesTransmittedOKLow(v uint32) {
 	binary.BigEndian.PutUint32(x[0x4:0x8], v)
 }
 
-// AFramesReceivedOkHigh is a_frames_received_ok_high, bits 31:0 at 0x8.
-func (x *Eth802_3CntrsGrpDataLayout) AFramesReceivedOkHigh() uint32 {
+// AFramesReceivedOKHigh is a_frames_received_ok_high, bits 31:0 at 0x8.
+func (x *Eth802_3CntrsGrpDataLayout) AFramesReceivedOKHigh() uint32 {
 	return binary.BigEndian.Uint32(x[0x8:0xc])
 }
 
-// SetAFramesReceivedOkHigh writes a_frames_received_ok_high and nothing else.
-func (x *Eth802_3CntrsGrpDataLayout) SetAFramesReceivedOkHigh(v uint32) {
+// SetAFramesReceivedOKHigh writes a_frames_received_ok_high and nothing else.
+func (x *Eth802_3CntrsGrpDataLayout) SetAFramesReceivedOKHigh(v uint32) {
 	binary.BigEndian.PutUint32(x[0x8:0xc], v)
 }
 
-// AFramesReceivedOkLow is a_frames_received_ok_low, bits 31:0 at 0xc.
-func (x *Eth802_3CntrsGrpDataLayout) AFramesReceivedOkLow() uint32 {
+// AFramesReceivedOKLow is a_frames_received_ok_low, bits 31:0 at 0xc.
+func (x *Eth802_3CntrsGrpDataLayout) AFramesReceivedOKLow() uint32 {
 	return binary.BigEndian.Uint32(x[0xc:0x10])
 }
 
-// SetAFramesReceivedOkLow writes a_frames_received_ok_low and nothing else.
-func (x *Eth802_3CntrsGrpDataLayout) SetAFramesReceivedOkLow(v uint32) {
+// SetAFramesReceivedOKLow writes a_frames_received_ok_low and nothing else.
+func (x *Eth802_3CntrsGrpDataLayout) SetAFramesReceivedOKLow(v uint32) {
 	binary.BigEndian.PutUint32(x[0xc:0x10], v)
 }
 
@@ -95,123 +95,123 @@ func (x *Eth802_3CntrsGrpDataLayout) SetAAlignmentErrorsLow(v uint32) {
 	binary.BigEndian.PutUint32(x[0x1c:0x20], v)
 }
 
-// AOctetsTransmittedOkHigh is a_octets_transmitted_ok_high, bits 31:0 at 0x20.
-func (x *Eth802_3CntrsGrpDataLayout) AOctetsTransmittedOkHigh() uint32 {
+// AOctetsTransmittedOKHigh is a_octets_transmitted_ok_high, bits 31:0 at 0x20.
+func (x *Eth802_3CntrsGrpDataLayout) AOctetsTransmittedOKHigh() uint32 {
 	return binary.BigEndian.Uint32(x[0x20:0x24])
 }
 
-// SetAOctetsTransmittedOkHigh writes a_octets_transmitted_ok_high and nothing else.
-func (x *Eth802_3CntrsGrpDataLayout) SetAOctetsTransmittedOkHigh(v uint32) {
+// SetAOctetsTransmittedOKHigh writes a_octets_transmitted_ok_high and nothing else.
+func (x *Eth802_3CntrsGrpDataLayout) SetAOctetsTransmittedOKHigh(v uint32) {
 	binary.BigEndian.PutUint32(x[0x20:0x24], v)
 }
 
-// AOctetsTransmittedOkLow is a_octets_transmitted_ok_low, bits 31:0 at 0x24.
-func (x *Eth802_3CntrsGrpDataLayout) AOctetsTransmittedOkLow() uint32 {
+// AOctetsTransmittedOKLow is a_octets_transmitted_ok_low, bits 31:0 at 0x24.
+func (x *Eth802_3CntrsGrpDataLayout) AOctetsTransmittedOKLow() uint32 {
 	return binary.BigEndian.Uint32(x[0x24:0x28])
 }
 
-// SetAOctetsTransmittedOkLow writes a_octets_transmitted_ok_low and nothing else.
-func (x *Eth802_3CntrsGrpDataLayout) SetAOctetsTransmittedOkLow(v uint32) {
+// SetAOctetsTransmittedOKLow writes a_octets_transmitted_ok_low and nothing else.
+func (x *Eth802_3CntrsGrpDataLayout) SetAOctetsTransmittedOKLow(v uint32) {
 	binary.BigEndian.PutUint32(x[0x24:0x28], v)
 }
 
-// AOctetsReceivedOkHigh is a_octets_received_ok_high, bits 31:0 at 0x28.
-func (x *Eth802_3CntrsGrpDataLayout) AOctetsReceivedOkHigh() uint32 {
+// AOctetsReceivedOKHigh is a_octets_received_ok_high, bits 31:0 at 0x28.
+func (x *Eth802_3CntrsGrpDataLayout) AOctetsReceivedOKHigh() uint32 {
 	return binary.BigEndian.Uint32(x[0x28:0x2c])
 }
 
-// SetAOctetsReceivedOkHigh writes a_octets_received_ok_high and nothing else.
-func (x *Eth802_3CntrsGrpDataLayout) SetAOctetsReceivedOkHigh(v uint32) {
+// SetAOctetsReceivedOKHigh writes a_octets_received_ok_high and nothing else.
+func (x *Eth802_3CntrsGrpDataLayout) SetAOctetsReceivedOKHigh(v uint32) {
 	binary.BigEndian.PutUint32(x[0x28:0x2c], v)
 }
 
-// AOctetsReceivedOkLow is a_octets_received_ok_low, bits 31:0 at 0x2c.
-func (x *Eth802_3CntrsGrpDataLayout) AOctetsReceivedOkLow() uint32 {
+// AOctetsReceivedOKLow is a_octets_received_ok_low, bits 31:0 at 0x2c.
+func (x *Eth802_3CntrsGrpDataLayout) AOctetsReceivedOKLow() uint32 {
 	return binary.BigEndian.Uint32(x[0x2c:0x30])
 }
 
-// SetAOctetsReceivedOkLow writes a_octets_received_ok_low and nothing else.
-func (x *Eth802_3CntrsGrpDataLayout) SetAOctetsReceivedOkLow(v uint32) {
+// SetAOctetsReceivedOKLow writes a_octets_received_ok_low and nothing else.
+func (x *Eth802_3CntrsGrpDataLayout) SetAOctetsReceivedOKLow(v uint32) {
 	binary.BigEndian.PutUint32(x[0x2c:0x30], v)
 }
 
-// AMulticastFramesXmittedOkHigh is a_multicast_frames_xmitted_ok_high, bits 31:0 at 0x30.
-func (x *Eth802_3CntrsGrpDataLayout) AMulticastFramesXmittedOkHigh() uint32 {
+// AMulticastFramesXmittedOKHigh is a_multicast_frames_xmitted_ok_high, bits 31:0 at 0x30.
+func (x *Eth802_3CntrsGrpDataLayout) AMulticastFramesXmittedOKHigh() uint32 {
 	return binary.BigEndian.Uint32(x[0x30:0x34])
 }
 
-// SetAMulticastFramesXmittedOkHigh writes a_multicast_frames_xmitted_ok_high and nothing else.
-func (x *Eth802_3CntrsGrpDataLayout) SetAMulticastFramesXmittedOkHigh(v uint32) {
+// SetAMulticastFramesXmittedOKHigh writes a_multicast_frames_xmitted_ok_high and nothing else.
+func (x *Eth802_3CntrsGrpDataLayout) SetAMulticastFramesXmittedOKHigh(v uint32) {
 	binary.BigEndian.PutUint32(x[0x30:0x34], v)
 }
 
-// AMulticastFramesXmittedOkLow is a_multicast_frames_xmitted_ok_low, bits 31:0 at 0x34.
-func (x *Eth802_3CntrsGrpDataLayout) AMulticastFramesXmittedOkLow() uint32 {
+// AMulticastFramesXmittedOKLow is a_multicast_frames_xmitted_ok_low, bits 31:0 at 0x34.
+func (x *Eth802_3CntrsGrpDataLayout) AMulticastFramesXmittedOKLow() uint32 {
 	return binary.BigEndian.Uint32(x[0x34:0x38])
 }
 
-// SetAMulticastFramesXmittedOkLow writes a_multicast_frames_xmitted_ok_low and nothing else.
-func (x *Eth802_3CntrsGrpDataLayout) SetAMulticastFramesXmittedOkLow(v uint32) {
+// SetAMulticastFramesXmittedOKLow writes a_multicast_frames_xmitted_ok_low and nothing else.
+func (x *Eth802_3CntrsGrpDataLayout) SetAMulticastFramesXmittedOKLow(v uint32) {
 	binary.BigEndian.PutUint32(x[0x34:0x38], v)
 }
 
-// ABroadcastFramesXmittedOkHigh is a_broadcast_frames_xmitted_ok_high, bits 31:0 at 0x38.
-func (x *Eth802_3CntrsGrpDataLayout) ABroadcastFramesXmittedOkHigh() uint32 {
+// ABroadcastFramesXmittedOKHigh is a_broadcast_frames_xmitted_ok_high, bits 31:0 at 0x38.
+func (x *Eth802_3CntrsGrpDataLayout) ABroadcastFramesXmittedOKHigh() uint32 {
 	return binary.BigEndian.Uint32(x[0x38:0x3c])
 }
 
-// SetABroadcastFramesXmittedOkHigh writes a_broadcast_frames_xmitted_ok_high and nothing else.
-func (x *Eth802_3CntrsGrpDataLayout) SetABroadcastFramesXmittedOkHigh(v uint32) {
+// SetABroadcastFramesXmittedOKHigh writes a_broadcast_frames_xmitted_ok_high and nothing else.
+func (x *Eth802_3CntrsGrpDataLayout) SetABroadcastFramesXmittedOKHigh(v uint32) {
 	binary.BigEndian.PutUint32(x[0x38:0x3c], v)
 }
 
-// ABroadcastFramesXmittedOkLow is a_broadcast_frames_xmitted_ok_low, bits 31:0 at 0x3c.
-func (x *Eth802_3CntrsGrpDataLayout) ABroadcastFramesXmittedOkLow() uint32 {
+// ABroadcastFramesXmittedOKLow is a_broadcast_frames_xmitted_ok_low, bits 31:0 at 0x3c.
+func (x *Eth802_3CntrsGrpDataLayout) ABroadcastFramesXmittedOKLow() uint32 {
 	return binary.BigEndian.Uint32(x[0x3c:0x40])
 }
 
-// SetABroadcastFramesXmittedOkLow writes a_broadcast_frames_xmitted_ok_low and nothing else.
-func (x *Eth802_3CntrsGrpDataLayout) SetABroadcastFramesXmittedOkLow(v uint32) {
+// SetABroadcastFramesXmittedOKLow writes a_broadcast_frames_xmitted_ok_low and nothing else.
+func (x *Eth802_3CntrsGrpDataLayout) SetABroadcastFramesXmittedOKLow(v uint32) {
 	binary.BigEndian.PutUint32(x[0x3c:0x40], v)
 }
 
-// AMulticastFramesReceivedOkHigh is a_multicast_frames_received_ok_high, bits 31:0 at 0x40.
-func (x *Eth802_3CntrsGrpDataLayout) AMulticastFramesReceivedOkHigh() uint32 {
+// AMulticastFramesReceivedOKHigh is a_multicast_frames_received_ok_high, bits 31:0 at 0x40.
+func (x *Eth802_3CntrsGrpDataLayout) AMulticastFramesReceivedOKHigh() uint32 {
 	return binary.BigEndian.Uint32(x[0x40:0x44])
 }
 
-// SetAMulticastFramesReceivedOkHigh writes a_multicast_frames_received_ok_high and nothing else.
-func (x *Eth802_3CntrsGrpDataLayout) SetAMulticastFramesReceivedOkHigh(v uint32) {
+// SetAMulticastFramesReceivedOKHigh writes a_multicast_frames_received_ok_high and nothing else.
+func (x *Eth802_3CntrsGrpDataLayout) SetAMulticastFramesReceivedOKHigh(v uint32) {
 	binary.BigEndian.PutUint32(x[0x40:0x44], v)
 }
 
-// AMulticastFramesReceivedOkLow is a_multicast_frames_received_ok_low, bits 31:0 at 0x44.
-func (x *Eth802_3CntrsGrpDataLayout) AMulticastFramesReceivedOkLow() uint32 {
+// AMulticastFramesReceivedOKLow is a_multicast_frames_received_ok_low, bits 31:0 at 0x44.
+func (x *Eth802_3CntrsGrpDataLayout) AMulticastFramesReceivedOKLow() uint32 {
 	return binary.BigEndian.Uint32(x[0x44:0x48])
 }
 
-// SetAMulticastFramesReceivedOkLow writes a_multicast_frames_received_ok_low and nothing else.
-func (x *Eth802_3CntrsGrpDataLayout) SetAMulticastFramesReceivedOkLow(v uint32) {
+// SetAMulticastFramesReceivedOKLow writes a_multicast_frames_received_ok_low and nothing else.
+func (x *Eth802_3CntrsGrpDataLayout) SetAMulticastFramesReceivedOKLow(v uint32) {
 	binary.BigEndian.PutUint32(x[0x44:0x48], v)
 }
 
-// ABroadcastFramesReceivedOkHigh is a_broadcast_frames_received_ok_high, bits 31:0 at 0x48.
-func (x *Eth802_3CntrsGrpDataLayout) ABroadcastFramesReceivedOkHigh() uint32 {
+// ABroadcastFramesReceivedOKHigh is a_broadcast_frames_received_ok_high, bits 31:0 at 0x48.
+func (x *Eth802_3CntrsGrpDataLayout) ABroadcastFramesReceivedOKHigh() uint32 {
 	return binary.BigEndian.Uint32(x[0x48:0x4c])
 }
 
-// SetABroadcastFramesReceivedOkHigh writes a_broadcast_frames_received_ok_high and nothing else.
-func (x *Eth802_3CntrsGrpDataLayout) SetABroadcastFramesReceivedOkHigh(v uint32) {
+// SetABroadcastFramesReceivedOKHigh writes a_broadcast_frames_received_ok_high and nothing else.
+func (x *Eth802_3CntrsGrpDataLayout) SetABroadcastFramesReceivedOKHigh(v uint32) {
 	binary.BigEndian.PutUint32(x[0x48:0x4c], v)
 }
 
-// ABroadcastFramesReceivedOkLow is a_broadcast_frames_received_ok_low, bits 31:0 at 0x4c.
-func (x *Eth802_3CntrsGrpDataLayout) ABroadcastFramesReceivedOkLow() uint32 {
+// ABroadcastFramesReceivedOKLow is a_broadcast_frames_received_ok_low, bits 31:0 at 0x4c.
+func (x *Eth802_3CntrsGrpDataLayout) ABroadcastFramesReceivedOKLow() uint32 {
 	return binary.BigEndian.Uint32(x[0x4c:0x50])
 }
 
-// SetABroadcastFramesReceivedOkLow writes a_broadcast_frames_received_ok_low and nothing else.
-func (x *Eth802_3CntrsGrpDataLayout) SetABroadcastFramesReceivedOkLow(v uint32) {
+// SetABroadcastFramesReceivedOKLow writes a_broadcast_frames_received_ok_low and nothing else.
+func (x *Eth802_3CntrsGrpDataLayout) SetABroadcastFramesReceivedOKLow(v uint32) {
 	binary.BigEndian.PutUint32(x[0x4c:0x50], v)
 }
 

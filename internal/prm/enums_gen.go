@@ -69,7 +69,7 @@ type HealthSyndrome uint8
 
 // Values of HealthSyndrome.
 const (
-	SyndOk                       HealthSyndrome = 0x0  // no error
+	SyndOK                       HealthSyndrome = 0x0  // no error
 	SyndFWInternalErr            HealthSyndrome = 0x1  // firmware internal error
 	SyndDeadIrisc                HealthSyndrome = 0x7  // an embedded processor does not respond
 	SyndHwFatalErr               HealthSyndrome = 0x8  // unrecoverable hardware error
@@ -159,7 +159,7 @@ type DeliveryStatus uint8
 
 // Values of DeliveryStatus.
 const (
-	DeliveryOk                  DeliveryStatus = 0x0  // delivered
+	DeliveryOK                  DeliveryStatus = 0x0  // delivered
 	DeliverySignatureErr        DeliveryStatus = 0x1  // signature does not match the entry or a mailbox
 	DeliveryTokenErr            DeliveryStatus = 0x2  // a mailbox has another token than the entry
 	DeliveryBadBlockNumErr      DeliveryStatus = 0x3  // a mailbox has the wrong block number
@@ -204,7 +204,7 @@ type CommandStatus uint8
 
 // Values of CommandStatus.
 const (
-	StatusOk              CommandStatus = 0x0  // done
+	StatusOK              CommandStatus = 0x0  // done
 	StatusInternal        CommandStatus = 0x1  // internal error of the firmware
 	StatusBadOp           CommandStatus = 0x2  // opcode or op_mod not supported
 	StatusBadParam        CommandStatus = 0x3  // a parameter is out of range
@@ -513,7 +513,7 @@ type EQStatus uint8
 
 // Values of EQStatus.
 const (
-	EQStatusOk           EQStatus = 0x0
+	EQStatusOK           EQStatus = 0x0
 	EQStatusWriteFailure EQStatus = 0xa
 )
 
@@ -567,7 +567,7 @@ type CQStatus uint8
 
 // Values of CQStatus.
 const (
-	CQStatusOk        CQStatus = 0x0
+	CQStatusOK        CQStatus = 0x0
 	CQStatusOverflow  CQStatus = 0x9
 	CQStatusWriteFail CQStatus = 0xa
 )

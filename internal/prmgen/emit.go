@@ -35,6 +35,7 @@ func (sp *spec) generate() (map[string][]byte, error) {
 	}
 	files["enums_gen.go"] = b.Bytes()
 	files["index_gen.go"] = sp.emitIndex()
+	files["views_gen_test.go"] = sp.emitViews()
 	for name, text := range files {
 		out, err := format.Source(text)
 		if err != nil {
@@ -310,6 +311,20 @@ func (sp *spec) emitIndex() []byte {
 	b.WriteString("}\n\n")
 	emitLinks(&b, "registerStructs", "RegisterID", "Reg", sp.registers)
 	emitLinks(&b, "capStructs", "CapType", "Cap", sp.caps)
+	return b.Bytes()
+}
+
+// emitViews lists the constructors of all views, for tests that walk them by
+// reflection. It is test code, so that the product keeps no unused methods.
+func (sp *spec) emitViews() []byte {
+	var b bytes.Buffer
+	b.WriteString(header)
+	b.WriteString("var views = map[*Struct]func([]byte) any{\n")
+	for _, s := range sp.structs {
+		g := camel(s.name)
+		fmt.Fprintf(&b, "%sStruct: func(b []byte) any { return As%s(b) },\n", g, g)
+	}
+	b.WriteString("}\n")
 	return b.Bytes()
 }
 

@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"sort"
-	"strings"
 )
 
 // maxFile keeps generated files small enough for editors and reviews.
@@ -79,7 +78,7 @@ func write(out string, files map[string][]byte) error {
 		return err
 	}
 	for _, path := range old {
-		if _, keep := files[filepath.Base(path)]; !keep && strings.HasSuffix(path, "_gen.go") {
+		if _, keep := files[filepath.Base(path)]; !keep {
 			if err := os.Remove(path); err != nil {
 				return err
 			}

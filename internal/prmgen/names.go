@@ -7,7 +7,7 @@ import (
 
 // initialisms are the words of the PRM that Go spells in capitals.
 var initialisms = func() map[string]string {
-	m := map[string]string{"mkey": "MKey", "uars": "UARs"}
+	m := map[string]string{"mkey": "MKey", "uars": "UARs", "ok": "OK"}
 	for _, w := range strings.Fields(`EQ EQE EQN EQC CQ CQE CQN CQC QP QPN QPC SQ RQ WQ WQE WQEBB SRQ SRQC SRQN
 		RMP RMPC XRC XRCD PD MTT MKC KLM KSM UAR HCA ISSI ID FW IB VF PF GID GUID MAC MAD IP DC DCT UMR BSF LID
 		PSN RNR ODP UID MTU DBR CRR RFR PCI PCIE ADS VHCA UCTX UMEM`) {
