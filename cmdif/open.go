@@ -1,0 +1,263 @@
+package cmdif
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mlxvfio/mlxvfio/initseg"
+	"github.com/mlxvfio/mlxvfio/internal/prm"
+	"github.com/mlxvfio/mlxvfio/vfio"
+)
+
+// Options tune Open. The zero value is good.
+type Options struct {
+	// Timeout is the deadline of a command, waiting for a slot included; 0 takes
+	// the device's cmd_exec_to and, where it states none, 60 s (Linux tout.c). A
+	// context may shorten it for one call, ExecTimeout may set it.
+	Timeout time.Duration
+	// NotReady is how long a command that firmware answers with NOT_READY is
+	// sent again, within its deadline: 0 takes 5 s, negative means never. Linux
+	// hands such commands back to its callers as EAGAIN without a log line; the
+	// time is this project's ruling.
+	NotReady time.Duration
+	// VerifyOutputs checks the signatures of replies from the start; see
+	// Conn.VerifyOutputs.
+	VerifyOutputs bool
+	// PreInit and Init tune the two waits for firmware.
+	PreInit, Init initseg.WaitOptions
+	// History is the number of commands kept for a post-mortem: 0 takes 64,
+	// negative keeps none.
+	History int
+	// Trace sees every command; see TraceFunc.
+	Trace TraceFunc
+	// OnLate hears about each command that completed after its waiter gave up.
+	// It must neither block nor send commands; it may run on the goroutine of
+	// the command EQ.
+	OnLate func(Late)
+	// Logger hears about time-outs, recoveries and death; nil is silent.
+	Logger *slog.Logger
+}
+
+// Late is a command that completed after its waiter had given up: whatever it
+// did, it has done (an object exists, pages came back).
+type Late struct {
+	Record
+	// Reply is the whole output, status included. Nil if the reply cannot be
+	// trusted.
+	Reply []byte
+}
+
+const (
+	defaultHistory  = 64
+	defaultNotReady = 5 * time.Second
+)
+
+// Conn is an open command interface. All methods are safe for concurrent use.
+// The goroutine that owns the command event queue must not send commands.
+type Conn struct {
+	dev     *vfio.Device
+	seg     *initseg.Segment
+	log     *slog.Logger
+	page    *vfio.Buffer
+	boxes   boxPool
+	slots   []slot
+	timeout time.Duration
+	retry   time.Duration
+	onLate  func(Late)
+	mmioErr error // what the window had to complain about before us
+
+	events atomic.Pointer[EventQueue] // nil: polled mode
+	verify atomic.Bool
+	trace  atomic.Pointer[TraceFunc]
+	end    atomic.Pointer[error] // set once the device is dead or the Conn closed
+	ended  chan struct{}         // closed then
+
+	recovered, lost, spurious atomic.Uint64
+
+	mu           sync.Mutex // never held while waiting for the device
+	free         uint32     // slots that may be granted
+	quarantined  uint32     // slots whose command was given up
+	reserved     uint32     // the slot of page commands
+	active       int        // slots granted and neither released nor quarantined
+	throttled    int        // of active and quarantined slots, throttled opcodes
+	maxThrottled int
+	gate         gate
+	waiters      []*waiter
+	idle         []chan struct{} // closed when active drops to 0
+	token        uint8
+	closed       bool
+	late         uint64
+	foreign      uint64
+	ops          map[prm.Opcode]*OpStats
+	history      history
+}
+
+// Open brings the command interface of a function up (Linux main.c and cmd.c):
+// wait until firmware has booted, check the interface revision and the shape of
+// the queue, publish one 4 KB command page, wait until firmware has taken it.
+// Bus mastering must be on. dev and seg stay the caller's and must outlive the
+// Conn.
+//
+// Errors: *initseg.NotReadyError, *initseg.RevisionError, *initseg.QueueError,
+// what vfio says about memory, vfio.ErrGone, or the cause of ctx.
+func Open(ctx context.Context, dev *vfio.Device, seg *initseg.Segment, o Options) (*Conn, error) {
+	log := o.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	fail := func(err error) (*Conn, error) {
+		return nil, fmt.Errorf("%s: open command interface: %w", dev.Info().Name, err)
+	}
+	if err := seg.WaitReady(ctx, initseg.PreInit, o.PreInit); err != nil {
+		return fail(err)
+	}
+	if err := seg.CheckRevision(); err != nil {
+		return fail(err)
+	}
+	q, err := seg.Queue()
+	if err != nil {
+		return fail(err)
+	}
+	page, err := dev.Space().Alloc(initseg.QueuePageSize, vfio.BufferOptions{Align: initseg.QueuePageSize, Name: "command queue"})
+	if err != nil {
+		return fail(err)
+	}
+	err = seg.PublishQueue(page.IOVA())
+	if err == nil {
+		err = seg.WaitReady(ctx, initseg.Init, o.Init)
+	}
+	if err != nil {
+		// The device touches the page only for entries that were handed over by
+		// the doorbell, and there were none.
+		return fail(errors.Join(err, page.Free()))
+	}
+
+	c := &Conn{
+		dev: dev, seg: seg, page: page, onLate: o.OnLate,
+		log:     log.With("bdf", dev.Info().Name),
+		boxes:   boxPool{space: dev.Space()},
+		timeout: o.Timeout,
+		retry:   o.NotReady,
+		mmioErr: seg.Err(),
+		ended:   make(chan struct{}),
+		ops:     map[prm.Opcode]*OpStats{},
+	}
+	if c.timeout == 0 {
+		c.timeout = initseg.DefaultCommand
+		if d, ok := seg.CommandTimeout(); ok {
+			c.timeout = d
+		}
+	}
+	if c.retry == 0 {
+		c.retry = defaultNotReady
+	}
+	if o.History == 0 {
+		o.History = defaultHistory
+	}
+	c.history.ring = make([]Record, max(o.History, 0))
+	c.VerifyOutputs(o.VerifyOutputs)
+	c.SetTrace(o.Trace)
+
+	n := q.Entries()
+	c.slots = make([]slot, n)
+	for i := range c.slots {
+		c.slots[i] = slot{index: i, mem: page.Slice(i*q.Stride(), initseg.EntrySize), done: make(chan struct{}, 1)}
+	}
+	c.free = uint32(1<<n - 1)
+	if n > 1 {
+		c.reserved = 1 << (n - 1)
+	}
+	c.maxThrottled = max(1, n/2) // half of the n−1 slots that are not reserved, rounded up
+	c.log.Debug("command interface open", "op", "open", "slots", n, "stride", q.Stride(), "timeout", c.timeout)
+	return c, nil
+}
+
+// VerifyOutputs turns the check of reply signatures on or off. It belongs on
+// only while the device signs: from the start until INIT_HCA if SET_HCA_CAP
+// switched checksums off (cmdif_checksum 0), always if it left them on. Inputs
+// are signed either way.
+func (c *Conn) VerifyOutputs(on bool) { c.verify.Store(on) }
+
+// Timeout is the deadline of commands that name none.
+func (c *Conn) Timeout() time.Duration { return c.timeout }
+
+// Segment is the initialization segment the Conn was opened on.
+func (c *Conn) Segment() *initseg.Segment { return c.seg }
+
+// Device is the device the Conn was opened on.
+func (c *Conn) Device() *vfio.Device { return c.dev }
+
+// Dead declares that the device will not answer any more: it is gone, or health
+// found a fatal error. All waiters end at once with a *DeadError that wraps err,
+// later commands are refused with one. The first reason stays. The Conn finds
+// out by itself when the device reads all ones while a command waits.
+func (c *Conn) Dead(err error) {
+	if err == nil {
+		err = ErrDead
+	}
+	c.mu.Lock()
+	first := c.endLocked(err)
+	c.mu.Unlock()
+	if first {
+		c.log.Error("device does not answer commands any more", "op", "dead", "err", err)
+	}
+}
+
+// endLocked ends all waiters with the reason err; false if they were ended before.
+func (c *Conn) endLocked(err error) bool {
+	if !c.end.CompareAndSwap(nil, &err) {
+		return false
+	}
+	close(c.ended)
+	c.dispatchLocked()
+	return true
+}
+
+// Err is why no command can be sent: the reason given to Dead, ErrClosed, or nil.
+func (c *Conn) Err() error {
+	if e := c.end.Load(); e != nil {
+		return *e
+	}
+	return nil
+}
+
+// Close ends all waiters and frees the command page and the mailboxes. Call it
+// only when the device can no longer write to memory: after DISABLE_HCA with no
+// slot in quarantine, or after bus mastering was switched off or the function
+// was reset. A second call does nothing.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = true
+	c.endLocked(ErrClosed)
+	idle := c.idleLocked()
+	c.mu.Unlock()
+	<-idle // waiters leave within one poll interval
+	errs := c.boxes.release()
+	if err := c.page.Free(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("%s: close command interface: %w", c.dev.Info().Name, err)
+	}
+	return nil
+}
+
+// idleLocked gives a channel that is closed as soon as no command is in flight.
+func (c *Conn) idleLocked() <-chan struct{} {
+	ch := make(chan struct{})
+	if c.active == 0 {
+		close(ch)
+	} else {
+		c.idle = append(c.idle, ch)
+	}
+	return ch
+}
