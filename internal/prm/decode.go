@@ -163,7 +163,7 @@ func (d *decoder) raw(path string, off uint32, n int) {
 	if lo >= hi {
 		return
 	}
-	d.out = append(d.out, Value{Path: path, Off: off, Width: uint32(hi-lo) * 8, Bytes: bytes.Clone(d.buf[lo:hi]), bits: fmt.Sprintf("%#04x", lo)})
+	d.out = append(d.out, Value{Path: path, Off: off, Width: uint32(hi-lo) * 8, Bytes: bytes.Clone(d.buf[lo:hi]), bits: fmt.Sprintf("%#02x", lo)})
 	for i := lo; i < hi; i++ {
 		d.seen[i] = 0xff
 	}
@@ -178,7 +178,7 @@ func (d *decoder) rest() {
 			v = v<<8 | uint64(d.buf[i]&^d.seen[i])
 		}
 		if v != 0 {
-			d.out = append(d.out, Value{Path: fmt.Sprintf("reserved_at_%#x", lo), Off: uint32(lo) * 8, Width: uint32(hi-lo) * 8, Num: v, Reserved: true, bits: fmt.Sprintf("%#04x", lo)})
+			d.out = append(d.out, Value{Path: fmt.Sprintf("reserved_at_%#x", lo), Off: uint32(lo) * 8, Width: uint32(hi-lo) * 8, Num: v, Reserved: true, bits: fmt.Sprintf("%#02x", lo)})
 		}
 	}
 }

@@ -58,15 +58,15 @@ func (r Ref) Bits() string { return bitsAt(r.Off, r.Field) }
 func bitsAt(off uint32, f *Field) string {
 	switch {
 	case f.Sub != nil || f.Array:
-		return fmt.Sprintf("%#04x", off/8)
+		return fmt.Sprintf("%#02x", off/8)
 	case f.Width > 32:
-		return fmt.Sprintf("%#04x %d:0", off/32*4, f.Width-1)
+		return fmt.Sprintf("%#02x %d:0", off/32*4, f.Width-1)
 	}
 	lsb := 32 - f.Width - off%32
 	if f.Width == 1 {
-		return fmt.Sprintf("%#04x %d", off/32*4, lsb)
+		return fmt.Sprintf("%#02x %d", off/32*4, lsb)
 	}
-	return fmt.Sprintf("%#04x %d:%d", off/32*4, lsb+f.Width-1, lsb)
+	return fmt.Sprintf("%#02x %d:%d", off/32*4, lsb+f.Width-1, lsb)
 }
 
 // PathError says which part of a path a structure does not have.

@@ -9,7 +9,7 @@ import (
 )
 
 var (
-	reName  = regexp.MustCompile(`^[a-z][a-z0-9_]*$|^[A-Za-z][A-Za-z0-9_]*$`)
+	reName  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]*$`)
 	reBits  = regexp.MustCompile(`^(\d+)(?::(\d+))?$`)
 	reArray = regexp.MustCompile(`^(\d+|\*)x(\d+)$`)
 	reSub   = regexp.MustCompile(`^(?:(\d+|\*)x)?\{([A-Za-z0-9_]+)\}$`)
@@ -142,7 +142,7 @@ func (p *parser) fieldLine(w []string) error {
 		switch {
 		case x == "alias" && !f.alias:
 			f.alias = true
-		case f.enum == "" && reName.MatchString(x):
+		case x != "alias" && f.enum == "" && reName.MatchString(x):
 			f.enum = x
 		default:
 			return p.errorf(kindSyntax, "%q is one word too many", x)
