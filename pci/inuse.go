@@ -1,0 +1,230 @@
+package pci
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Use is one reason not to take a function away from whoever has it.
+type Use struct {
+	// Reason is the fact, "netdev eth0 is up".
+	Reason string `json:"reason"`
+	// Remedy is the command that ends this use.
+	Remedy string `json:"remedy"`
+}
+
+// InUse tells why the host would miss the function: a netdev that is up, is
+// part of a bond or bridge or (itself or stacked on) holds a route, or enabled
+// VFs. Empty means nobody would notice. Only the network namespace of the
+// procfs and sysfs mounts is visible.
+func (f *Function) InUse(opt Options) []Use {
+	o := opt.withDefaults()
+	var out []Use
+	routes := routesByDevice(o)
+	for _, n := range f.Netdevs {
+		if n.Up {
+			out = append(out, Use{"netdev " + n.Name + " is up", "ip link set dev " + n.Name + " down"})
+		}
+		if n.Master != "" {
+			out = append(out, Use{"netdev " + n.Name + " is part of " + n.Master, "ip link set dev " + n.Name + " nomaster"})
+		}
+		for _, name := range append([]string{n.Name}, n.Uppers...) {
+			if r := routes[name]; len(r) > 0 {
+				out = append(out, Use{fmt.Sprintf("netdev %s holds %s", name, summary(r)), "ip route flush dev " + name})
+			}
+		}
+	}
+	if f.NumVFs > 0 {
+		out = append(out, Use{fmt.Sprintf("%d VFs are enabled", f.NumVFs),
+			"echo 0 > " + filepath.Join(o.deviceDir(f.BDF), "sriov_numvfs")})
+	}
+	return out
+}
+
+// summary keeps a message on one line: three routes, the default ones first.
+func summary(routes []string) string {
+	slices.SortStableFunc(routes, func(a, b string) int {
+		return strings.Compare(strings.TrimPrefix(a, "default"), strings.TrimPrefix(b, "default"))
+	})
+	const show = 3
+	s := "route " + strings.Join(routes[:min(show, len(routes))], ", ")
+	if more := len(routes) - show; more > 0 {
+		s += fmt.Sprintf(" and %d more", more)
+	}
+	return s
+}
+
+// netdevs reads the interfaces of a function and of its sub-functions.
+func netdevs(o Options, dir string) []Netdev {
+	dirs := []string{dir}
+	if entries, err := o.FS.ReadDir(dir); err == nil {
+		for _, e := range entries {
+			// Sub-functions are auxiliary devices below the PF (Linux sf/dev).
+			if strings.HasPrefix(e.Name(), "mlx5_core.sf.") {
+				dirs = append(dirs, filepath.Join(dir, e.Name()))
+			}
+		}
+	}
+	var out []Netdev
+	for _, d := range dirs {
+		a := &attrs{fs: o.FS, dir: d}
+		for _, name := range a.names("net") {
+			if !validName(name) {
+				continue
+			}
+			n := &attrs{fs: o.FS, dir: filepath.Join(d, "net", name)}
+			out = append(out, Netdev{Name: name, Up: n.hex("flags", 32)&1 != 0, // IFF_UP
+				OperState: n.text("operstate"),
+				Master:    linkBase(o.FS, filepath.Join(n.dir, "master")), Uppers: uppers(o, name)})
+		}
+	}
+	return out
+}
+
+// uppers follows the upper_* links of an interface. The visited list bounds the
+// walk whatever the links say.
+func uppers(o Options, name string) []string {
+	var seen []string
+	queue := []string{name}
+	for len(queue) > 0 {
+		cur := queue[0]
+		queue = queue[1:]
+		entries, err := o.FS.ReadDir(filepath.Join(o.SysRoot, "class/net", cur))
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			up, ok := strings.CutPrefix(e.Name(), "upper_")
+			if ok && validName(up) && up != name && !slices.Contains(seen, up) {
+				seen = append(seen, up)
+				queue = append(queue, up)
+			}
+		}
+	}
+	return seen
+}
+
+// Route flags (Linux uapi/linux/route.h, ipv6_route.h).
+const (
+	rtfUp     = 0x0001
+	rtfReject = 0x0200
+	rtfLocal  = 0x80000000
+)
+
+// routesByDevice reads both routing tables of procfs. Entries the kernel makes
+// by itself for every interface (local, link-local, multicast) do not count.
+func routesByDevice(o Options) map[string][]string {
+	out := map[string][]string{}
+	if data, err := o.FS.ReadFile(filepath.Join(o.ProcRoot, "net/route")); err == nil {
+		for _, line := range strings.Split(string(data), "\n") {
+			if dev, route, ok := ipv4Route(strings.Fields(line)); ok {
+				out[dev] = append(out[dev], route)
+			}
+		}
+	}
+	if data, err := o.FS.ReadFile(filepath.Join(o.ProcRoot, "net/ipv6_route")); err == nil {
+		for _, line := range strings.Split(string(data), "\n") {
+			if dev, route, ok := ipv6Route(strings.Fields(line)); ok {
+				out[dev] = append(out[dev], route)
+			}
+		}
+	}
+	return out
+}
+
+// ipv4Route reads one line of /proc/net/route: Iface Destination Gateway Flags
+// RefCnt Use Metric Mask …; addresses are host-order words of network-order
+// bytes, so on a little-endian machine the last digit pair is the first octet.
+func ipv4Route(f []string) (dev, route string, ok bool) {
+	if len(f) < 8 {
+		return "", "", false
+	}
+	dst, e1 := strconv.ParseUint(f[1], 16, 32)
+	flags, e2 := strconv.ParseUint(f[3], 16, 32)
+	mask, e3 := strconv.ParseUint(f[7], 16, 32)
+	if e1 != nil || e2 != nil || e3 != nil || flags&rtfUp == 0 || flags&rtfReject != 0 {
+		return "", "", false // the heading, or a route that leads nowhere
+	}
+	if mask == 0 {
+		return f[0], "default", true
+	}
+	bits := 0
+	for m := mask; m != 0; m &= m - 1 {
+		bits++
+	}
+	return f[0], fmt.Sprintf("%d.%d.%d.%d/%d", byte(dst), byte(dst>>8), byte(dst>>16), byte(dst>>24), bits), true
+}
+
+// ipv6Route reads one line of /proc/net/ipv6_route: destination, its prefix
+// length, source, its prefix length, next hop, metric, references, use, flags,
+// device; all numbers hexadecimal.
+func ipv6Route(f []string) (dev, route string, ok bool) {
+	if len(f) < 10 || len(f[0]) != 32 {
+		return "", "", false
+	}
+	plen, e1 := strconv.ParseUint(f[1], 16, 8)
+	flags, e2 := strconv.ParseUint(f[8], 16, 32)
+	if e1 != nil || e2 != nil || flags&rtfUp == 0 || flags&(rtfReject|rtfLocal) != 0 {
+		return "", "", false
+	}
+	if strings.HasPrefix(f[0], "ff") || strings.HasPrefix(f[0], "fe80") {
+		return "", "", false
+	}
+	if plen == 0 {
+		return f[9], "default (IPv6)", true
+	}
+	var a strings.Builder
+	for i := 0; i < 32; i += 4 {
+		if i > 0 {
+			a.WriteByte(':')
+		}
+		a.WriteString(f[0][i : i+4])
+	}
+	return f[9], fmt.Sprintf("%s/%d", a.String(), plen), true
+}
+
+// Holder is a process that has a VFIO device node open.
+type Holder struct {
+	PID  int    `json:"pid"`
+	Comm string `json:"comm"`
+	Node string `json:"node"`
+}
+
+// Holders finds the processes that have the function's VFIO group or character
+// device open. Processes of other users show only to root; nothing found is
+// therefore no proof for anyone else.
+func (f *Function) Holders(opt Options) []Holder {
+	o := opt.withDefaults()
+	if f.VFIONode == "" && f.VFIOCdev == "" {
+		return nil
+	}
+	procs, err := o.FS.ReadDir(o.ProcRoot)
+	if err != nil {
+		return nil
+	}
+	var out []Holder
+	for _, p := range procs {
+		pid, err := strconv.Atoi(p.Name())
+		if err != nil {
+			continue
+		}
+		dir := filepath.Join(o.ProcRoot, p.Name())
+		fds, err := o.FS.ReadDir(filepath.Join(dir, "fd"))
+		if err != nil {
+			continue // gone, or not ours to see
+		}
+		for _, fd := range fds {
+			target, err := o.FS.Readlink(filepath.Join(dir, "fd", fd.Name()))
+			if err != nil || target != f.VFIONode && target != f.VFIOCdev {
+				continue
+			}
+			a := &attrs{fs: o.FS, dir: dir}
+			out = append(out, Holder{PID: pid, Comm: a.text("comm"), Node: target})
+			break
+		}
+	}
+	return out
+}

@@ -1,0 +1,219 @@
+package pcitest
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/mlxvfio/mlxvfio/pci"
+)
+
+// Kernel is a pci.FS whose sysfs writes take effect. It keeps nothing but the
+// log of writes in memory.
+type Kernel struct {
+	pci.OS
+	root string
+
+	// Before, when set, runs before each write takes effect; it may block, or
+	// refuse the write with an error.
+	Before func(path, value string) error
+
+	mu     sync.Mutex
+	writes []Write
+}
+
+// Write is one write to sysfs, Path relative to the tree's root.
+type Write struct{ Path, Value string }
+
+// OpenKernel is the kernel of the tree at root.
+func OpenKernel(root string) *Kernel { return &Kernel{root: root} }
+
+// Writes returns all writes so far, refused ones included.
+func (k *Kernel) Writes() []Write {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.writes)
+}
+
+// WriteAttr is the simulated store function of the attribute.
+func (k *Kernel) WriteAttr(name string, data []byte) error {
+	rel, err := filepath.Rel(k.root, name)
+	if err != nil {
+		return err
+	}
+	value := string(data)
+	if k.Before != nil {
+		if err := k.Before(rel, value); err != nil {
+			k.log(rel, value)
+			return &fs.PathError{Op: "write", Path: name, Err: err}
+		}
+	}
+	k.log(rel, value)
+	if _, err := os.Stat(name); err != nil {
+		return err
+	}
+	if err := k.store(rel, value); err != nil {
+		return &fs.PathError{Op: "write", Path: name, Err: err}
+	}
+	return nil
+}
+
+func (k *Kernel) log(rel, value string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.writes = append(k.writes, Write{rel, value})
+}
+
+func (k *Kernel) store(rel, value string) error {
+	el := strings.Split(filepath.ToSlash(rel), "/")
+	bdf := strings.TrimSuffix(value, "\n")
+	switch {
+	case len(el) == 6 && el[3] == "devices" && el[5] == "driver_override":
+		text := strings.TrimSuffix(value, "\n")
+		if text == "" {
+			text = "(null)"
+		}
+		return os.WriteFile(filepath.Join(k.root, rel), []byte(text+"\n"), 0o644)
+	case len(el) == 6 && el[3] == "drivers" && el[5] == "unbind":
+		if driverOf(k.root, bdf) != el[4] {
+			return syscall.ENODEV
+		}
+		return detach(k.root, bdf, el[4])
+	case len(el) == 6 && el[3] == "drivers" && el[5] == "bind":
+		if !exists(k.root, Device(bdf)) || !matches(k.root, bdf, el[4]) {
+			return syscall.ENODEV
+		}
+		if driverOf(k.root, bdf) != "" {
+			return syscall.EBUSY
+		}
+		return attach(k.root, bdf, el[4])
+	case len(el) == 4 && el[3] == "drivers_probe":
+		return probe(k.root, bdf)
+	}
+	return syscall.EACCES
+}
+
+// probe tries the drivers by name; like the kernel it reports no failed probe.
+func probe(root, bdf string) error {
+	if !exists(root, Device(bdf)) {
+		return syscall.ENODEV
+	}
+	if driverOf(root, bdf) != "" {
+		return nil
+	}
+	drivers, err := os.ReadDir(filepath.Join(root, "sys/bus/pci/drivers"))
+	if err != nil {
+		return err
+	}
+	for _, d := range drivers {
+		if matches(root, bdf, d.Name()) && attach(root, bdf, d.Name()) == nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+// matches: an override decides alone, else the id table does.
+func matches(root, bdf, driver string) bool {
+	if o := overrideOf(root, bdf); o != "" {
+		return o == driver
+	}
+	ids, err := os.ReadFile(filepath.Join(root, "ids", driver))
+	if err != nil {
+		return false
+	}
+	id := func(attr string) string {
+		data, err := os.ReadFile(filepath.Join(root, Device(bdf), attr))
+		if err != nil {
+			return ""
+		}
+		return strings.TrimPrefix(strings.TrimSpace(string(data)), "0x")
+	}
+	return slices.Contains(strings.Fields(string(ids)), id("vendor")+":"+id("device"))
+}
+
+// attach is a successful probe, or EIO where the test wants it to fail. VFIO
+// refuses a function without IOMMU group unless no-IOMMU mode is on, in which
+// case it makes up a group.
+func attach(root, bdf, driver string) error {
+	if exists(root, "fail/"+driver) {
+		return syscall.EIO
+	}
+	dev := Device(bdf)
+	if driver == "vfio-pci" {
+		if !exists(root, dev+"/iommu_group") {
+			mode, err := os.ReadFile(filepath.Join(root, "sys/module/vfio/parameters/enable_unsafe_noiommu_mode"))
+			if err != nil || strings.TrimSpace(string(mode)) != "Y" {
+				return syscall.EINVAL
+			}
+			g := "sys/kernel/iommu_groups/900"
+			if err := write(root, g+"/name", "vfio-noiommu\n"); err != nil {
+				return err
+			}
+			if err := link(root, g+"/devices/"+bdf, dev); err != nil {
+				return err
+			}
+			if err := link(root, dev+"/iommu_group", g); err != nil {
+				return err
+			}
+		}
+		if err := write(root, dev+"/vfio-dev/vfio0/dev", "511:0\n"); err != nil {
+			return err
+		}
+	}
+	if err := link(root, "sys/bus/pci/drivers/"+driver+"/"+bdf, dev); err != nil {
+		return err
+	}
+	return link(root, dev+"/driver", "sys/bus/pci/drivers/"+driver)
+}
+
+func detach(root, bdf, driver string) error {
+	if err := os.RemoveAll(filepath.Join(root, Device(bdf), "vfio-dev")); err != nil {
+		return err
+	}
+	if err := os.Remove(filepath.Join(root, Device(bdf), "driver")); err != nil {
+		return err
+	}
+	return os.Remove(filepath.Join(root, "sys/bus/pci/drivers", driver, bdf))
+}
+
+func exists(root, name string) bool {
+	_, err := os.Stat(filepath.Join(root, name))
+	return err == nil
+}
+
+func write(root, name, content string) error {
+	p := filepath.Join(root, name)
+	if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(p, []byte(content), 0o644)
+}
+
+func link(root, name, to string) error {
+	p := filepath.Join(root, name)
+	if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+		return err
+	}
+	return os.Symlink(filepath.Join(root, to), p)
+}
+
+func driverOf(root, bdf string) string {
+	target, err := os.Readlink(filepath.Join(root, Device(bdf), "driver"))
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(target)
+}
+
+func overrideOf(root, bdf string) string {
+	data, err := os.ReadFile(filepath.Join(root, Device(bdf), "driver_override"))
+	if s := strings.TrimSpace(string(data)); err == nil && s != "(null)" {
+		return s
+	}
+	return ""
+}

@@ -1,0 +1,248 @@
+// Package pcitest builds fake sysfs and procfs trees for tests of everything
+// that works on PCI functions, with a small simulated kernel behind them:
+// writes to driver_override, bind, unbind and drivers_probe take effect as in
+// Linux drivers/base/bus.c and drivers/pci/pci-driver.c. All state is in the
+// files, so that another process can go on with a tree after the first one was
+// killed. Nothing here needs root or hardware.
+package pcitest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/mlxvfio/mlxvfio/pci"
+)
+
+// Tree is a fake machine under one folder: sys, proc and run.
+type Tree struct {
+	Root string
+	tb   testing.TB
+}
+
+// Spec describes a function to add. The zero values give a ConnectX-5 without
+// driver in no IOMMU group.
+type Spec struct {
+	BDF             string
+	Vendor, Device  uint16 // 0 = 15b3:1017
+	Class           uint32 // 0 = 0x020000
+	Driver          string // must have been added with Driver
+	Override        string
+	Group           int // IOMMU group number, 0 = none
+	Netdevs         []Netdev
+	Infiniband      []string
+	PhysFn          string // BDF of the PF
+	VFs             []string
+	NumVFs, Total   int // sriov_numvfs and sriov_totalvfs, written when Total > 0
+	Config          []byte
+	Resource        string            // "" = a 32 MiB BAR 0
+	Attrs           map[string]string // further attribute files, or other contents
+	WithoutNUMANode bool
+}
+
+// Netdev is a network interface of a function.
+type Netdev struct {
+	Name   string
+	Up     bool
+	Master string   // bond or bridge
+	Uppers []string // all interfaces directly above, the master included
+}
+
+// New makes an empty machine with the drivers mlx5_core, vfio-pci and pcieport
+// loaded.
+func New(tb testing.TB) *Tree {
+	tb.Helper()
+	t := &Tree{Root: tb.TempDir(), tb: tb}
+	for _, d := range []string{"sys/bus/pci/devices", "sys/bus/pci/drivers", "sys/kernel/iommu_groups", "sys/class/net",
+		"sys/module/vfio/parameters", "proc/net", "ids", "fail"} {
+		t.Mkdir(d)
+	}
+	t.Write("sys/bus/pci/drivers_probe", "")
+	t.Write("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", "N\n")
+	t.Write("proc/net/route", "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n")
+	t.Write("proc/net/ipv6_route", "")
+	var ids []string
+	for _, id := range pci.HCAs() {
+		ids = append(ids, fmt.Sprintf("15b3:%04x", id.Device))
+	}
+	t.Driver("mlx5_core", ids...)
+	t.Driver("vfio-pci")
+	t.Driver("pcieport")
+	return t
+}
+
+// Options points the pci package at the tree, with the simulated kernel.
+func (t *Tree) Options() pci.Options {
+	return pci.Options{SysRoot: t.Path("sys"), ProcRoot: t.Path("proc"), JournalDir: t.Path("run/mlxvfio"),
+		VerifyTimeout: 5 * time.Millisecond, FS: OpenKernel(t.Root)}
+}
+
+// Path gives the absolute name of a file of the tree.
+func (t *Tree) Path(name string) string { return filepath.Join(t.Root, name) }
+
+// Mkdir makes a folder.
+func (t *Tree) Mkdir(name string) {
+	t.tb.Helper()
+	t.must(os.MkdirAll(t.Path(name), 0o755))
+}
+
+// Write makes a file and its folders.
+func (t *Tree) Write(name, content string) {
+	t.tb.Helper()
+	t.Mkdir(filepath.Dir(name))
+	t.must(os.WriteFile(t.Path(name), []byte(content), 0o644))
+}
+
+// Read gives the content of a file, "" when there is none.
+func (t *Tree) Read(name string) string {
+	data, err := os.ReadFile(t.Path(name))
+	if err != nil {
+		return ""
+	}
+	return string(data)
+}
+
+// Remove removes a file or folder.
+func (t *Tree) Remove(name string) {
+	t.tb.Helper()
+	t.must(os.RemoveAll(t.Path(name)))
+}
+
+// Link makes a symbolic link with a target relative to the link's folder, as
+// sysfs does; to is a name in the tree.
+func (t *Tree) Link(name, to string) {
+	t.tb.Helper()
+	t.Mkdir(filepath.Dir(name))
+	// The link's folder may itself be reached through a link.
+	dir, err := filepath.EvalSymlinks(filepath.Dir(t.Path(name)))
+	t.must(err)
+	root, err := filepath.EvalSymlinks(t.Root)
+	t.must(err)
+	rel, err := filepath.Rel(dir, filepath.Join(root, to))
+	t.must(err)
+	t.must(os.Symlink(rel, t.Path(name)))
+}
+
+func (t *Tree) must(err error) {
+	t.tb.Helper()
+	if err != nil {
+		t.tb.Fatal(err)
+	}
+}
+
+// Driver loads a PCI driver that claims the ids given as "vvvv:dddd".
+func (t *Tree) Driver(name string, ids ...string) {
+	t.tb.Helper()
+	for _, f := range []string{"bind", "unbind", "new_id", "remove_id"} {
+		t.Write("sys/bus/pci/drivers/"+name+"/"+f, "")
+	}
+	var list string
+	for _, id := range ids {
+		list += id + "\n"
+	}
+	t.Write("ids/"+name, list)
+}
+
+// FailProbe makes every later probe by the driver fail.
+func (t *Tree) FailProbe(driver string) { t.Write("fail/"+driver, "") }
+
+// Device gives the path of a function's folder, relative to the tree.
+func Device(bdf string) string { return "sys/bus/pci/devices/" + bdf }
+
+// Add puts a function into the tree.
+func (t *Tree) Add(s Spec) {
+	t.tb.Helper()
+	if s.Vendor == 0 {
+		s.Vendor = pci.VendorMellanox
+	}
+	if s.Device == 0 {
+		s.Device = 0x1017
+	}
+	if s.Class == 0 {
+		s.Class = 0x020000
+	}
+	if s.Resource == "" {
+		s.Resource = "0x00000000a0000000 0x00000000a1ffffff 0x000000000014220c\n" // 32 MiB, 64-bit, prefetchable
+	}
+	real := "sys/devices/pci" + s.BDF[:7] + "/" + s.BDF
+	t.Mkdir(real)
+	t.Link(Device(s.BDF), real)
+	dev := Device(s.BDF)
+	attrs := map[string]string{
+		"vendor": fmt.Sprintf("0x%04x\n", s.Vendor), "device": fmt.Sprintf("0x%04x\n", s.Device),
+		"subsystem_vendor": "0x15b3\n", "subsystem_device": "0x0008\n", "revision": "0x00\n",
+		"class": fmt.Sprintf("0x%06x\n", s.Class), "irq": "16\n", "resource": s.Resource, "enable": "1\n",
+		"driver_override": "(null)\n", "power_state": "D0\n", "reset_method": "flr bus\n",
+		"current_link_speed": "8.0 GT/s PCIe\n", "max_link_speed": "8.0 GT/s PCIe\n",
+		"current_link_width": "16\n", "max_link_width": "16\n",
+	}
+	if !s.WithoutNUMANode {
+		attrs["numa_node"] = "0\n"
+	}
+	if s.Override != "" {
+		attrs["driver_override"] = s.Override + "\n"
+	}
+	if s.Total > 0 {
+		attrs["sriov_numvfs"], attrs["sriov_totalvfs"] = fmt.Sprintln(s.NumVFs), fmt.Sprintln(s.Total)
+	}
+	for k, v := range s.Attrs {
+		attrs[k] = v
+	}
+	for k, v := range attrs {
+		t.Write(dev+"/"+k, v)
+	}
+	if s.Config != nil {
+		t.Write(dev+"/config", string(s.Config))
+	}
+	if s.PhysFn != "" {
+		t.Link(dev+"/physfn", Device(s.PhysFn))
+	}
+	for i, vf := range s.VFs {
+		t.Link(dev+"/virtfn"+strconv.Itoa(i), Device(vf))
+	}
+	if s.Group != 0 {
+		g := "sys/kernel/iommu_groups/" + strconv.Itoa(s.Group)
+		t.Write(g+"/type", "DMA-FQ\n")
+		t.Write(g+"/reserved_regions", "0x00000000fee00000 0x00000000feefffff msi\n")
+		t.Link(g+"/devices/"+s.BDF, real)
+		t.Link(dev+"/iommu_group", g)
+	}
+	for _, n := range s.Netdevs {
+		t.addNetdev(dev, n)
+	}
+	for _, ib := range s.Infiniband {
+		t.Mkdir(dev + "/infiniband/" + ib)
+	}
+	if s.Driver != "" {
+		t.must(attach(t.Root, s.BDF, s.Driver))
+	}
+}
+
+func (t *Tree) addNetdev(dev string, n Netdev) {
+	dir := dev + "/net/" + n.Name
+	flags, state := "0x1002\n", "down\n"
+	if n.Up {
+		flags, state = "0x1003\n", "up\n"
+	}
+	t.Write(dir+"/flags", flags)
+	t.Write(dir+"/operstate", state)
+	t.Link("sys/class/net/"+n.Name, dir)
+	for _, u := range n.Uppers {
+		t.Mkdir("sys/class/net/" + u)
+		t.Link(dir+"/upper_"+u, "sys/class/net/"+u)
+	}
+	if n.Master != "" {
+		t.Link(dir+"/master", "sys/class/net/"+n.Master)
+	}
+}
+
+// State is the part of a function that bind and unbind change.
+type State struct{ Driver, Override string }
+
+// State reads it.
+func (t *Tree) State(bdf string) State {
+	return State{driverOf(t.Root, bdf), overrideOf(t.Root, bdf)}
+}
