@@ -112,7 +112,7 @@ type DMALimits struct {
 type DeviceInfo struct {
 	// Name identifies the function in messages: a BDF, a socket, a model name.
 	Name string
-	// Backend is "type1", "iommufd", "noiommu", "vfio-user" or "sim".
+	// Backend is "type1", "iommufd", "noiommu", "sysfs", "vfio-user" or "sim".
 	Backend string
 	Regions int
 	IRQs    int

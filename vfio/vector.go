@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,11 +15,12 @@ import (
 
 // Vector is one interrupt: an eventfd, or a channel for the in-process model.
 // Signals that arrive while nobody waits are remembered as one. One goroutine
-// waits, any number signal.
+// waits at a time, any number signal.
 type Vector struct {
-	file   *os.File      // eventfd, or nil
-	ch     chan struct{} // channel, or nil
-	done   chan struct{} // closed by Close
+	file   *os.File        // eventfd, or nil
+	raw    syscall.RawConn // of file
+	ch     chan struct{}   // channel, or nil
+	done   chan struct{}   // closed by Close
 	closed atomic.Bool
 }
 
@@ -38,24 +40,30 @@ func NewEventFDVector() (*Vector, error) {
 }
 
 // VectorFromFD makes a Vector over an eventfd received from elsewhere (a
-// vfio-user client) and owns it.
+// vfio-user client) and owns it. What is no open file is a closed Vector.
 func VectorFromFD(fd int) *Vector {
-	// A failing SetNonblock means fd is no file at all; the first use says so.
-	_ = unix.SetNonblock(fd, true)
-	return &Vector{file: os.NewFile(uintptr(fd), "eventfd"), done: make(chan struct{})}
+	v := &Vector{done: make(chan struct{})}
+	// Non-blocking before NewFile, which then lets the runtime poll it.
+	err := unix.SetNonblock(fd, true)
+	if err == nil {
+		v.file = os.NewFile(uintptr(fd), "eventfd")
+		v.raw, err = v.file.SyscallConn()
+	}
+	if err != nil {
+		v.closed.Store(true)
+		close(v.done)
+	}
+	return v
 }
 
-// FD is the eventfd, or −1 for a channel vector. It stays owned by the Vector.
+// FD is the eventfd, or −1 for a channel vector and for a closed one. It stays
+// owned by the Vector.
 func (v *Vector) FD() int {
 	if v.file == nil || v.closed.Load() {
 		return -1
 	}
-	rc, err := v.file.SyscallConn()
-	if err != nil {
-		return -1
-	}
 	n := -1
-	if rc.Control(func(fd uintptr) { n = int(fd) }) != nil {
+	if v.raw.Control(func(fd uintptr) { n = int(fd) }) != nil {
 		return -1
 	}
 	return n
@@ -73,19 +81,25 @@ func (v *Vector) Signal() {
 		}
 		return
 	}
-	var one [8]byte
-	binary.NativeEndian.PutUint64(one[:], 1)
-	rc, err := v.file.SyscallConn()
-	if err != nil {
-		return
-	}
-	// EAGAIN means that 2^64−2 signals are pending: one more says nothing new.
-	_ = rc.Control(func(fd uintptr) { _, _ = unix.Write(int(fd), one[:]) })
+	// Not File.Write: that would wait where 2^64−2 signals are pending already, a
+	// state that a peer with the same eventfd can bring about. EAGAIN then says
+	// that one more changes nothing, and a closed file has no waiter.
+	_ = v.raw.Control(func(fd uintptr) { _, _ = unix.Write(int(fd), one[:]) })
 }
 
+// one is what an eventfd counts a signal with, in host order.
+var one = func() (b [8]byte) {
+	binary.NativeEndian.PutUint64(b[:], 1)
+	return b
+}()
+
 // Wait blocks until the interrupt was raised since the last Wait, ctx is done,
-// or the Vector is closed (ErrClosed).
+// or the Vector is closed (ErrClosed). An interrupt that is pending already wins
+// over a context that is done.
 func (v *Vector) Wait(ctx context.Context) error {
+	if v.TryWait() {
+		return nil
+	}
 	if v.ch != nil {
 		select {
 		case <-v.ch:
@@ -96,13 +110,23 @@ func (v *Vector) Wait(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+	if v.closed.Load() {
+		return ErrClosed
+	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if ctx.Done() != nil {
-		stop := context.AfterFunc(ctx, func() { _ = v.file.SetReadDeadline(time.Unix(1, 0)) })
+		expired := make(chan struct{})
+		stop := context.AfterFunc(ctx, func() {
+			_ = v.file.SetReadDeadline(time.Unix(1, 0)) // fails on a closed file only, which wakes the reader by itself
+			close(expired)
+		})
 		defer func() {
 			if !stop() {
+				// The function runs or has run: only after it can the deadline be
+				// taken back, or the next Wait would find it.
+				<-expired
 				_ = v.file.SetReadDeadline(time.Time{})
 			}
 		}()
@@ -134,11 +158,7 @@ func (v *Vector) TryWait() bool {
 		}
 	}
 	got := false
-	rc, err := v.file.SyscallConn()
-	if err != nil {
-		return false
-	}
-	_ = rc.Control(func(fd uintptr) {
+	_ = v.raw.Control(func(fd uintptr) {
 		var n [8]byte
 		m, err := unix.Read(int(fd), n[:])
 		got = m == 8 && err == nil

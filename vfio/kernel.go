@@ -1,0 +1,535 @@
+package vfio
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"unsafe"
+
+	abi "github.com/mlxvfio/mlxvfio/internal/vfioabi"
+	"golang.org/x/sys/unix"
+)
+
+// OpenGroup opens the function bdf (0000:3b:00.0 or 3b:00.0), which is bound to
+// vfio-pci, through its IOMMU group. The kernel resets it on the way. Errors name
+// the remedy: ErrNotFound (no such function, not bound to vfio-pci), ErrBusy
+// (another opener, or siblings in the group on host drivers), ErrNoIOMMU,
+// os.ErrPermission (the files, or an IOMMU that does not remap interrupts).
+func OpenGroup(bdf string, o KernelOptions) (Transport, error) {
+	o = o.withDefaults()
+	bdf, err := fullBDF(bdf)
+	if err != nil {
+		return nil, err
+	}
+	n, err := o.groupOf(bdf)
+	if err != nil {
+		return nil, err
+	}
+	c, private := o.Container, false
+	if c == nil {
+		private = true
+		if c, err = NewContainer(o); err != nil {
+			return nil, err
+		}
+	}
+	detach := func() error {
+		err := c.leave(n)
+		if private {
+			err = errors.Join(err, c.Close())
+		}
+		return err
+	}
+	fd, err := c.join(n, bdf)
+	if err != nil {
+		if private {
+			err = errors.Join(err, c.Close())
+		}
+		return nil, err
+	}
+	d, err := newKernelDevice(c.o.sys, fd, DeviceInfo{Name: bdf, Backend: "type1"}, c, detach)
+	if err != nil {
+		return nil, errors.Join(err, c.o.sys.close(fd), detach())
+	}
+	return d, nil
+}
+
+// kernelDevice is a function of kernel VFIO, however its I/O address space came
+// to be: everything here is a verb on the device's file.
+type kernelDevice struct {
+	sys     sys
+	fd      int
+	info    DeviceInfo
+	regions [NumRegions]kernelRegion
+	irqs    [NumIRQs]IRQInfo
+	mapper  Mapper
+	detach  func() error // gives the group or the iommufd up, after fd is closed
+
+	mu     sync.RWMutex // held for reading by every verb, for writing by Close
+	closed bool
+
+	own   sync.Mutex // guards what follows
+	areas [NumRegions][]Area
+	mmap  [NumRegions]bool
+	armed [NumIRQs]bool // the index has seen SET_IRQS since it was last disabled
+}
+
+type kernelRegion struct {
+	RegionInfo
+	at int64 // offset of the region in the device's file
+}
+
+// newKernelDevice asks the function what it has. On failure fd stays open.
+func newKernelDevice(s sys, fd int, info DeviceInfo, m Mapper, detach func() error) (*kernelDevice, error) {
+	d := &kernelDevice{sys: s, fd: fd, info: info, mapper: m, detach: detach}
+	buf, err := infoIoctl(s, fd, abi.VFIO_DEVICE_GET_INFO, abi.SizeDevice_info, nil)
+	if err != nil {
+		return nil, d.fail("query function (VFIO_DEVICE_GET_INFO)", err, "")
+	}
+	x := (*abi.Device_info)(unsafe.Pointer(&buf[0]))
+	if x.Flags&abi.VFIO_DEVICE_FLAGS_PCI == 0 {
+		return nil, d.fail("query function", fmt.Errorf("%w: it is no PCI function", ErrNotSupported), "")
+	}
+	d.info.CanReset = x.Flags&abi.VFIO_DEVICE_FLAGS_RESET != 0
+	d.info.Regions = min(int(x.Num_regions), NumRegions)
+	d.info.IRQs = min(int(x.Num_irqs), NumIRQs)
+	for i := range d.info.IRQs {
+		if d.irqs[i], err = d.queryIRQ(i); err != nil {
+			return nil, err
+		}
+	}
+	// Configuration space first: it tells where the MSI-X table is.
+	table, err := Span{}, error(nil)
+	bar := -1
+	if d.info.Regions > RegionConfig {
+		if d.regions[RegionConfig], _, err = d.queryRegion(RegionConfig); err != nil {
+			return nil, err
+		}
+		if bar, table, err = d.findTable(); err != nil {
+			return nil, err
+		}
+	}
+	for i := range d.info.Regions {
+		if i == RegionConfig {
+			continue
+		}
+		r, tableOK, err := d.queryRegion(i)
+		if err != nil {
+			return nil, err
+		}
+		if i == bar && !tableOK {
+			r.Mappable = without(r.Mappable, table)
+		}
+		r.Mappable = wholePages(r.Mappable)
+		d.regions[i] = r
+	}
+	return d, nil
+}
+
+func (d *kernelDevice) fail(op string, err error, remedy string) error {
+	if errors.Is(err, unix.ENODEV) && remedy == "" {
+		err = fmt.Errorf("%w: %w", ErrGone, err)
+		remedy = "the function was removed, or its driver unbound, under this process"
+	}
+	return &Error{Op: op, Target: d.info.Name, Err: err, Remedy: remedy}
+}
+
+// queryIRQ asks for one interrupt index; one that does not exist has Count 0.
+func (d *kernelDevice) queryIRQ(i int) (IRQInfo, error) {
+	x := abi.Irq_info{Argsz: abi.SizeIrq_info, Index: uint32(i)}
+	_, err := d.sys.ioctl(d.fd, abi.VFIO_DEVICE_GET_IRQ_INFO, unsafe.Pointer(&x))
+	if errors.Is(err, unix.EINVAL) {
+		return IRQInfo{}, nil
+	}
+	if err != nil {
+		return IRQInfo{}, d.fail(fmt.Sprintf("query interrupt index %d (VFIO_DEVICE_GET_IRQ_INFO)", i), err, "")
+	}
+	return IRQInfo{
+		Count:    int(x.Count),
+		EventFD:  x.Flags&abi.VFIO_IRQ_INFO_EVENTFD != 0,
+		NoResize: x.Flags&abi.VFIO_IRQ_INFO_NORESIZE != 0,
+	}, nil
+}
+
+// queryRegion asks for one region; one that does not exist has Size 0. tableOK
+// says that an MSI-X table inside may be mapped.
+func (d *kernelDevice) queryRegion(i int) (r kernelRegion, tableOK bool, err error) {
+	op := fmt.Sprintf("query region %d (VFIO_DEVICE_GET_REGION_INFO)", i)
+	buf, err := infoIoctl(d.sys, d.fd, abi.VFIO_DEVICE_GET_REGION_INFO, abi.SizeRegion_info, func(buf []byte) {
+		(*abi.Region_info)(unsafe.Pointer(&buf[0])).Index = uint32(i)
+	})
+	if errors.Is(err, unix.EINVAL) {
+		return kernelRegion{}, false, nil
+	}
+	if err != nil {
+		return kernelRegion{}, false, d.fail(op, err, "")
+	}
+	x := (*abi.Region_info)(unsafe.Pointer(&buf[0]))
+	r = kernelRegion{at: int64(x.Offset), RegionInfo: RegionInfo{
+		Size:  x.Size,
+		Read:  x.Flags&abi.VFIO_REGION_INFO_FLAG_READ != 0,
+		Write: x.Flags&abi.VFIO_REGION_INFO_FLAG_WRITE != 0,
+	}}
+	mappable := x.Flags&abi.VFIO_REGION_INFO_FLAG_MMAP != 0 && x.Size > 0
+	if mappable {
+		r.Mappable = []Span{{Size: x.Size}}
+	}
+	if x.Flags&abi.VFIO_REGION_INFO_FLAG_CAPS == 0 {
+		return r, false, nil
+	}
+	caps, err := abi.Caps(buf, x.Cap_offset)
+	if err != nil {
+		return r, false, d.fail(op, err, "")
+	}
+	for _, c := range caps {
+		switch c.ID {
+		case abi.VFIO_REGION_INFO_CAP_MSIX_MAPPABLE:
+			tableOK = true
+		case abi.VFIO_REGION_INFO_CAP_SPARSE_MMAP:
+			pairs, err := c.Pairs()
+			if err != nil {
+				return r, false, d.fail(op, err, "")
+			}
+			r.Mappable = nil
+			for _, p := range pairs {
+				if p[0] > x.Size || p[1] > x.Size-p[0] {
+					return r, false, d.fail(op, fmt.Errorf("%w: mappable area %#x+%#x of a region of %#x bytes", ErrRange, p[0], p[1], x.Size), "")
+				}
+				if mappable {
+					r.Mappable = append(r.Mappable, Span{Offset: p[0], Size: p[1]})
+				}
+			}
+		}
+	}
+	return r, tableOK, nil
+}
+
+// enter is the way into every method: it keeps Close out until leave is called.
+func (d *kernelDevice) enter() bool {
+	d.mu.RLock()
+	if d.closed {
+		d.mu.RUnlock()
+		return false
+	}
+	return true
+}
+
+func (d *kernelDevice) leave() { d.mu.RUnlock() }
+
+// Info implements Transport.
+func (d *kernelDevice) Info() (DeviceInfo, error) {
+	if !d.enter() {
+		return DeviceInfo{}, d.fail("query function", ErrClosed, "")
+	}
+	defer d.leave()
+	return d.info, nil
+}
+
+// RegionInfo implements Transport.
+func (d *kernelDevice) RegionInfo(index int) (RegionInfo, error) {
+	op := func() string { return fmt.Sprintf("query region %d", index) }
+	if !d.enter() {
+		return RegionInfo{}, d.fail(op(), ErrClosed, "")
+	}
+	defer d.leave()
+	if index < 0 || index >= NumRegions {
+		return RegionInfo{}, d.fail(op(), ErrRange, "")
+	}
+	r := d.regions[index].RegionInfo
+	r.Mappable = append([]Span(nil), r.Mappable...)
+	return r, nil
+}
+
+// checkAccess refuses what the contract of ReadRegion refuses.
+func checkAccess(r RegionInfo, index int, off uint64, n int, write bool) error {
+	switch {
+	case r.Size == 0:
+		return fmt.Errorf("%w: the function has no such region", ErrNotFound)
+	case off > r.Size || uint64(n) > r.Size-off:
+		return fmt.Errorf("%w: the region has %#x bytes", ErrRange, r.Size)
+	case index <= RegionBAR5 && (n != 1 && n != 2 && n != 4 && n != 8 || off%uint64(n) != 0):
+		return fmt.Errorf("%w: a BAR takes aligned accesses of 1, 2, 4 or 8 bytes", ErrRange)
+	case write && !r.Write, !write && !r.Read:
+		return ErrNotSupported
+	}
+	return nil
+}
+
+// ReadRegion implements Transport.
+func (d *kernelDevice) ReadRegion(index int, off uint64, p []byte) error {
+	return d.access(index, off, p, false)
+}
+
+// WriteRegion implements Transport.
+func (d *kernelDevice) WriteRegion(index int, off uint64, p []byte) error {
+	return d.access(index, off, p, true)
+}
+
+func (d *kernelDevice) access(index int, off uint64, p []byte, write bool) error {
+	verb, call := "read", d.sys.pread
+	if write {
+		verb, call = "write", d.sys.pwrite
+	}
+	op := func() string { return fmt.Sprintf("%s %d bytes at %#x of region %d", verb, len(p), off, index) }
+	if !d.enter() {
+		return d.fail(op(), ErrClosed, "")
+	}
+	defer d.leave()
+	if index < 0 || index >= NumRegions {
+		return d.fail(op(), ErrRange, "")
+	}
+	r := &d.regions[index]
+	if err := checkAccess(r.RegionInfo, index, off, len(p), write); err != nil {
+		return d.fail(op(), err, "")
+	}
+	at := r.at + int64(off)
+	for len(p) > 0 {
+		n, err := call(d.fd, p, at)
+		if err == nil && n == 0 {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			remedy := ""
+			if errors.Is(err, unix.EIO) {
+				remedy = "memory decoding may be off, or the function in low power: set bus master, see dmesg"
+			}
+			return d.fail(op(), err, remedy)
+		}
+		p, at = p[n:], at+int64(n)
+	}
+	return nil
+}
+
+// MapRegion implements Transport.
+func (d *kernelDevice) MapRegion(index int) ([]Area, error) {
+	op := func() string { return fmt.Sprintf("map region %d", index) }
+	if !d.enter() {
+		return nil, d.fail(op(), ErrClosed, "")
+	}
+	defer d.leave()
+	if index < 0 || index >= NumRegions {
+		return nil, d.fail(op(), ErrRange, "")
+	}
+	d.own.Lock()
+	defer d.own.Unlock()
+	if !d.mmap[index] {
+		areas, err := d.mapAreas(d.regions[index])
+		if err != nil {
+			return nil, d.fail(op(), err, "")
+		}
+		d.areas[index], d.mmap[index] = areas, true
+	}
+	return append([]Area(nil), d.areas[index]...), nil
+}
+
+// mapAreas maps all areas of a region or none.
+func (d *kernelDevice) mapAreas(r kernelRegion) ([]Area, error) {
+	prot := 0
+	if r.Read {
+		prot |= unix.PROT_READ
+	}
+	if r.Write {
+		prot |= unix.PROT_WRITE
+	}
+	var areas []Area
+	for _, s := range r.Mappable {
+		b, err := d.sys.mmap(d.fd, r.at+int64(s.Offset), int(s.Size), prot)
+		if err != nil {
+			err = fmt.Errorf("area %#x+%#x: %w", s.Offset, s.Size, err)
+			return nil, errors.Join(err, d.unmapAreas(areas))
+		}
+		areas = append(areas, Area{Offset: s.Offset, Bytes: b})
+	}
+	return areas, nil
+}
+
+func (d *kernelDevice) unmapAreas(areas []Area) error {
+	var errs []error
+	for _, a := range areas {
+		if err := d.sys.munmap(a.Bytes); err != nil {
+			errs = append(errs, d.fail(fmt.Sprintf("unmap area %#x+%#x", a.Offset, len(a.Bytes)), err, ""))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// IRQInfo implements Transport.
+func (d *kernelDevice) IRQInfo(index int) (IRQInfo, error) {
+	op := func() string { return fmt.Sprintf("query interrupt index %d", index) }
+	if !d.enter() {
+		return IRQInfo{}, d.fail(op(), ErrClosed, "")
+	}
+	defer d.leave()
+	if index < 0 || index >= NumIRQs {
+		return IRQInfo{}, d.fail(op(), ErrRange, "")
+	}
+	return d.irqs[index], nil
+}
+
+// NewVector implements Transport: an eventfd.
+func (d *kernelDevice) NewVector() (*Vector, error) {
+	if !d.enter() {
+		return nil, d.fail("make vector", ErrClosed, "")
+	}
+	defer d.leave()
+	return NewEventFDVector()
+}
+
+// SetIRQs implements Transport.
+func (d *kernelDevice) SetIRQs(index, start int, vectors []*Vector) error {
+	op := fmt.Sprintf("attach %d interrupts from %d of index %d (VFIO_DEVICE_SET_IRQS)", len(vectors), start, index)
+	if len(vectors) == 0 {
+		op = fmt.Sprintf("disable interrupt index %d (VFIO_DEVICE_SET_IRQS)", index)
+	}
+	if !d.enter() {
+		return d.fail(op, ErrClosed, "")
+	}
+	defer d.leave()
+	if index < 0 || index >= NumIRQs {
+		return d.fail(op, ErrRange, "")
+	}
+	if n := d.irqs[index].Count; start < 0 || start > n || len(vectors) > n-start {
+		return d.fail(op, fmt.Errorf("%w: the function has %d", ErrRange, n), "")
+	}
+	fds := make([]int32, len(vectors))
+	for i, v := range vectors {
+		fds[i] = -1
+		if v == nil {
+			continue
+		}
+		if fds[i] = int32(v.FD()); fds[i] < 0 {
+			return d.fail(op, fmt.Errorf("%w: vector %d has no eventfd, or is closed", ErrNotSupported, start+i), "")
+		}
+	}
+	d.own.Lock()
+	defer d.own.Unlock()
+	if len(fds) == 0 && !d.armed[index] {
+		return nil // the kernel refuses to disable what is not enabled
+	}
+	if err := d.setIRQs(index, start, fds); err != nil {
+		remedy := ""
+		switch {
+		case errors.Is(err, unix.EINVAL) && d.armed[index]:
+			remedy = "vectors cannot be added while others are attached: detach all first"
+		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.ENOMEM):
+			err = fmt.Errorf("%w: %w", ErrNoSpace, err)
+			fallthrough
+		case errors.Is(err, ErrNoSpace):
+			remedy = "the host has no interrupt vectors left: ask for fewer"
+		}
+		return d.fail(op, err, remedy)
+	}
+	d.armed[index] = len(fds) > 0
+	return nil
+}
+
+// setIRQs makes the call; without fds it disables the index.
+func (d *kernelDevice) setIRQs(index, start int, fds []int32) error {
+	words := make([]uint32, abi.SizeIrq_set/4+len(fds))
+	x := (*abi.Irq_set)(unsafe.Pointer(&words[0]))
+	*x = abi.Irq_set{
+		Argsz: uint32(4 * len(words)), Flags: abi.VFIO_IRQ_SET_DATA_EVENTFD | abi.VFIO_IRQ_SET_ACTION_TRIGGER,
+		Index: uint32(index), Start: uint32(start), Count: uint32(len(fds)),
+	}
+	if len(fds) == 0 {
+		x.Flags = abi.VFIO_IRQ_SET_DATA_NONE | abi.VFIO_IRQ_SET_ACTION_TRIGGER
+		x.Start = 0
+	}
+	for i, fd := range fds {
+		words[abi.SizeIrq_set/4+i] = uint32(fd)
+	}
+	n, err := d.sys.ioctl(d.fd, abi.VFIO_DEVICE_SET_IRQS, unsafe.Pointer(x))
+	if err == nil && n > 0 {
+		// Linux vfio_pci_intrs.c, vfio_msi_enable: fewer could be had, none were taken.
+		err = fmt.Errorf("%w: the host has only %d vectors", ErrNoSpace, n)
+	}
+	return err
+}
+
+// DMA implements Transport.
+func (d *kernelDevice) DMA() Mapper { return d.mapper }
+
+// Reset implements Transport. The kernel saves and restores configuration space
+// around it, so that BARs, interrupts and bus mastering stay.
+func (d *kernelDevice) Reset() error {
+	const op = "reset function (VFIO_DEVICE_RESET)"
+	if !d.enter() {
+		return d.fail(op, ErrClosed, "")
+	}
+	defer d.leave()
+	if !d.info.CanReset {
+		return d.fail(op, fmt.Errorf("%w: the kernel knows no way to reset this function alone", ErrNotSupported), "")
+	}
+	if _, err := d.sys.ioctlInt(d.fd, abi.VFIO_DEVICE_RESET, 0); err != nil {
+		return d.fail(op, err, "")
+	}
+	return nil
+}
+
+// Close implements Transport. All steps are taken, whatever fails.
+func (d *kernelDevice) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil
+	}
+	d.closed = true
+	d.own.Lock()
+	defer d.own.Unlock()
+	var errs []error
+	for i, armed := range d.armed {
+		if !armed {
+			continue
+		}
+		// A function that was removed has no interrupts left to disable.
+		if err := d.setIRQs(i, 0, nil); err != nil && !errors.Is(err, unix.ENODEV) {
+			errs = append(errs, d.fail(fmt.Sprintf("disable interrupt index %d", i), err, ""))
+		}
+	}
+	for i := range d.areas {
+		errs = append(errs, d.unmapAreas(d.areas[i]))
+		d.areas[i] = nil
+	}
+	if err := d.sys.close(d.fd); err != nil {
+		errs = append(errs, d.fail("close function", err, ""))
+	}
+	return errors.Join(append(errs, d.detach())...)
+}
+
+// pageSize is the unit of mmap.
+var pageSize = uint64(os.Getpagesize())
+
+// without cuts x, widened to whole pages, out of spans.
+func without(spans []Span, x Span) []Span {
+	first := x.Offset / pageSize * pageSize
+	end := roundUp(x.Offset+x.Size, pageSize)
+	var out []Span
+	for _, s := range spans {
+		sEnd := s.Offset + s.Size
+		if sEnd <= first || s.Offset >= end {
+			out = append(out, s)
+			continue
+		}
+		if s.Offset < first {
+			out = append(out, Span{s.Offset, first - s.Offset})
+		}
+		if sEnd > end {
+			out = append(out, Span{end, sEnd - end})
+		}
+	}
+	return out
+}
+
+// wholePages shrinks spans to whole pages, which is all that mmap can do.
+func wholePages(spans []Span) []Span {
+	var out []Span
+	for _, s := range spans {
+		first := roundUp(s.Offset, pageSize)
+		end := (s.Offset + s.Size) / pageSize * pageSize
+		if first < end {
+			out = append(out, Span{first, end - first})
+		}
+	}
+	return out
+}
