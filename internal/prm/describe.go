@@ -91,8 +91,8 @@ func (s *Struct) Lookup(path string) (Ref, error) {
 	cur := s
 	rest := path
 	for {
-		part := rest
-		part, rest, _ = strings.Cut(rest, ".")
+		part, tail, _ := strings.Cut(rest, ".")
+		rest = tail
 		name, index := part, -1
 		if i := strings.IndexByte(part, '['); i >= 0 {
 			if !strings.HasSuffix(part, "]") {

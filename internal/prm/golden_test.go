@@ -2,6 +2,7 @@ package prm
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"os"
@@ -50,10 +51,9 @@ func golden(t *testing.T) []exchange {
 	}
 	var out []exchange
 	for _, path := range paths {
-		f, err := os.Open(path)
+		text, err := os.ReadFile(path)
 		require.NoError(t, err)
-		defer f.Close()
-		sc := bufio.NewScanner(f)
+		sc := bufio.NewScanner(bytes.NewReader(text))
 		sc.Buffer(nil, 1<<20)
 		for sc.Scan() {
 			var j struct {

@@ -1,6 +1,7 @@
 package prm
 
 import (
+	"bytes"
 	"encoding/csv"
 	"fmt"
 	"os"
@@ -20,10 +21,9 @@ func (r row) end() int { return r.off + r.width*r.count }
 
 func readCSV(t *testing.T, name string) [][]string {
 	t.Helper()
-	f, err := os.Open("testdata/" + name)
+	text, err := os.ReadFile("testdata/" + name)
 	require.NoError(t, err)
-	defer f.Close()
-	all, err := csv.NewReader(f).ReadAll()
+	all, err := csv.NewReader(bytes.NewReader(text)).ReadAll()
 	require.NoError(t, err)
 	require.Greater(t, len(all), 1, "%s is empty", name)
 	return all[1:]
@@ -295,4 +295,35 @@ func TestCommandHeaders(t *testing.T) {
 		require.LessOrEqual(t, c.MinOut, c.Out.Size, c.Name)
 	}
 	require.Greater(t, n, 80)
+}
+
+// TestEnumsAreFacts: the enumerations for which there are facts have exactly
+// their values and names.
+func TestEnumsAreFacts(t *testing.T) {
+	enums := map[string]*Enum{
+		"EventType": EventTypeEnum, "WQEOpcode": WQEOpcodeEnum, "CQEOpcode": CQEOpcodeEnum, "CQESyndrome": CQESyndromeEnum,
+		"CommandStatus": CommandStatusEnum, "DeliveryStatus": DeliveryStatusEnum, "HealthSyndrome": HealthSyndromeEnum,
+		"NICInterface": NICInterfaceEnum, "FenceMode": FenceModeEnum, "CapType": CapTypeEnum, "RegisterID": RegisterIDEnum,
+		"GeneralObjectType": GeneralObjectTypeEnum,
+	}
+	extra := map[string]string{
+		"HealthSyndrome OK": "0: no error; the ifc has no name for it",
+		"WQEOpcode SEND_EN": "DPDK's public header",
+		"WQEOpcode RECV_EN": "DPDK's public header",
+	}
+	seen := map[string]bool{}
+	for _, r := range readCSV(t, "enums.csv") {
+		v, err := strconv.ParseUint(r[1], 0, 64)
+		require.NoError(t, err)
+		require.NotNil(t, enums[r[0]], r[0])
+		require.Equal(t, r[2], enums[r[0]].String(v), "%s %s", r[0], r[1])
+		seen[r[0]+" "+r[2]] = true
+	}
+	for name, e := range enums {
+		for _, v := range e.Values {
+			if key := name + " " + v.Name; !seen[key] {
+				require.Contains(t, extra, key)
+			}
+		}
+	}
 }

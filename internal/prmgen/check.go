@@ -259,4 +259,5 @@ func (sp *spec) checkGoNames() error {
 // reserved are the exported identifiers of the hand-written part of prm.
 var reserved = []string{"Field", "Struct", "Enum", "EnumValue", "Command", "Commands", "Ref", "Writer", "Write",
 	"Value", "Decoded", "Decode", "Dump", "Encode", "Option", "WidthError", "StructByName", "Structs",
-	"CommandByOpcode", "CommandByName", "RegisterStruct", "CapStruct", "RegisterByName", "Select", "All"}
+	"CommandByOpcode", "CommandByName", "RegisterStruct", "CapStruct", "RegisterByName", "Select", "All",
+	"Get", "Put", "PathError", "LengthError"}

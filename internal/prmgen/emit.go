@@ -204,7 +204,7 @@ func emitScalar(b *bytes.Buffer, g, m string, f *field) {
 	}
 	mem := fmt.Sprintf("x[%#x]", u.off)
 	load := mem
-	uint := goUint(u.bytes * 8)
+	word := goUint(u.bytes * 8)
 	if u.bytes > 1 {
 		mem = fmt.Sprintf("x[%#x:%#x]", u.off, u.off+u.bytes)
 		load = fmt.Sprintf("binary.BigEndian.Uint%d(%s)", u.bytes*8, mem)
@@ -222,7 +222,7 @@ func emitScalar(b *bytes.Buffer, g, m string, f *field) {
 	switch {
 	case typ == "bool":
 		expr = fmt.Sprintf("%s&%#x != 0", load, bits)
-	case typ != uint:
+	case typ != word:
 		expr = fmt.Sprintf("%s(%s)", typ, expr)
 	}
 	note := ""
@@ -233,8 +233,8 @@ func emitScalar(b *bytes.Buffer, g, m string, f *field) {
 
 	fmt.Fprintf(b, "// Set%s writes %s and nothing else.\nfunc (x *%s) Set%s(v %s) ", m, f.name, g, m, typ)
 	val := "v"
-	if typ != uint {
-		val = uint + "(v)"
+	if typ != word {
+		val = word + "(v)"
 	}
 	switch {
 	case typ == "bool" && u.bytes == 1:
@@ -247,11 +247,11 @@ func emitScalar(b *bytes.Buffer, g, m string, f *field) {
 		if u.shift > 0 {
 			val += fmt.Sprintf("<<%d", u.shift)
 		}
-		word := fmt.Sprintf("%s&^%#x | %s&%#x", load, bits, val, bits)
+		merged := fmt.Sprintf("%s&^%#x | %s&%#x", load, bits, val, bits)
 		if u.bytes == 1 {
-			fmt.Fprintf(b, "{ %s = %s }\n\n", mem, word)
+			fmt.Fprintf(b, "{ %s = %s }\n\n", mem, merged)
 		} else {
-			fmt.Fprintf(b, "{\nbinary.BigEndian.PutUint%d(%s, %s)\n}\n\n", u.bytes*8, mem, word)
+			fmt.Fprintf(b, "{\nbinary.BigEndian.PutUint%d(%s, %s)\n}\n\n", u.bytes*8, mem, merged)
 		}
 	}
 }

@@ -65,6 +65,3 @@ func title(w string) string {
 }
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
-
-// lowerFirst makes an unexported identifier.
-func lowerFirst(s string) string { return strings.ToLower(s[:1]) + s[1:] }
