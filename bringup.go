@@ -1,0 +1,254 @@
+package mlxvfio
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mlxvfio/mlxvfio/cmdif"
+	"github.com/mlxvfio/mlxvfio/initseg"
+	"github.com/mlxvfio/mlxvfio/internal/prm"
+	"github.com/mlxvfio/mlxvfio/vfio"
+)
+
+// Stages up to INIT_HCA. Each file of stages keeps the order of the table.
+
+func (h *HCA) upOpen(context.Context) (note string, err error) {
+	info, err := h.t.Info()
+	if err != nil {
+		return "", errors.Join(err, h.t.Close())
+	}
+	h.name = info.Name
+	h.log = h.log.With("bdf", info.Name)
+	if h.space = h.o.Space; h.space == nil {
+		h.space, err = vfio.NewAddressSpace(h.t.DMA(), vfio.SpaceOptions{Memory: h.o.Memory, SlabMax: privateSlabMax})
+		if err != nil {
+			return "", errors.Join(err, h.t.Close())
+		}
+		h.private = true
+	}
+	if h.dev, err = vfio.NewDevice(h.t, vfio.DeviceOptions{Space: h.space, Logger: h.o.Logger}); err != nil {
+		return "", errors.Join(err, h.t.Close(), h.closeSpace())
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, h.dev.Close(), h.closeSpace())
+		}
+	}()
+	if h.bar, err = h.dev.Window(vfio.RegionBAR0); err != nil {
+		return "", err
+	}
+	if h.bar.Size() < minBAR {
+		return "", &vfio.Error{Op: fmt.Sprintf("map BAR0 (%d bytes)", h.bar.Size()), Target: info.Name, Err: vfio.ErrRange,
+			Remedy: "this is not a ConnectX function; check the address"}
+	}
+	h.seg = initseg.New(h.bar)
+	var cfg [12]byte
+	if err = h.dev.ReadConfig(0, cfg[:]); err != nil {
+		return "", err
+	}
+	h.pci = pciID{Vendor: binary.LittleEndian.Uint16(cfg[0:]), Device: binary.LittleEndian.Uint16(cfg[2:]), Revision: cfg[8]}
+	if h.pci.Vendor == 0xffff {
+		return "", &vfio.Error{Op: "read the PCI id", Target: info.Name, Err: vfio.ErrGone, Remedy: "check the slot and the power state; rescan the bus"}
+	}
+	return fmt.Sprintf("%v over %s", h.pci, info.Backend), nil
+}
+
+// minBAR is the least a BAR0 with an initialization segment and a first doorbell
+// page has.
+const minBAR = 64 << 10
+
+func (h *HCA) closeSpace() error {
+	if !h.private {
+		return nil
+	}
+	return h.space.Close()
+}
+
+func (h *HCA) downOpen(_ context.Context, _ bool) error {
+	err := h.dev.Close()
+	if err2 := h.closeSpace(); err2 != nil {
+		err = errors.Join(err, err2)
+	}
+	return hostOnly(err)
+}
+
+func (h *HCA) upReset(context.Context) (string, error) {
+	switch {
+	case h.o.SkipReset:
+		return "skipped: not wanted", nil
+	case !h.dev.Info().CanReset:
+		h.log.Warn("this function cannot be reset: what an earlier owner left may be in the way", "op", "reset")
+		return "skipped: the function cannot be reset", nil
+	}
+	return "", h.dev.Reset()
+}
+
+func (h *HCA) upBusMaster(context.Context) (string, error) { return "", h.dev.SetBusMaster(true) }
+
+func (h *HCA) downBusMaster(context.Context, bool) error {
+	err := h.dev.SetBusMaster(false)
+	if errors.Is(err, vfio.ErrGone) {
+		return nil // a function that reads all ones does no DMA
+	}
+	return hostOnly(err)
+}
+
+func (h *HCA) upWaitFirmware(ctx context.Context) (string, error) {
+	if err := h.seg.WaitReady(ctx, initseg.PreInit, h.waitOptions()); err != nil {
+		return "", err
+	}
+	if err := h.seg.CheckRevision(); err != nil {
+		return "", err
+	}
+	h.firmware = h.seg.FirmwareVersion().String()
+	return "firmware " + h.firmware, nil
+}
+
+func (h *HCA) waitOptions() initseg.WaitOptions {
+	return initseg.WaitOptions{Limit: h.o.FirmwareTimeout, Warn: func(p initseg.Phase, waited, limit time.Duration, raw uint32) {
+		h.log.Warn("still waiting for firmware", "op", "wait-firmware", "phase", p.String(), "waited", waited, "limit", limit, "raw", raw)
+	}}
+}
+
+func (h *HCA) upCommandQueue(ctx context.Context) (string, error) {
+	c, err := cmdif.Open(ctx, h.dev, h.seg, cmdif.Options{
+		Timeout: h.o.CommandTimeout, VerifyOutputs: h.o.VerifyChecksums,
+		PreInit: h.waitOptions(), Init: h.waitOptions(),
+		Trace: h.o.Trace, OnLate: h.lateCommand, Logger: h.o.Logger,
+	})
+	if err != nil {
+		return "", err
+	}
+	h.conn = c
+	return fmt.Sprintf("%d slots, limit %v", c.Stats().Slots, c.Timeout()), nil
+}
+
+func (h *HCA) downCommandQueue(context.Context, bool) error { return hostOnly(h.conn.Close()) }
+
+func (h *HCA) upEnable(ctx context.Context) (string, error) { return "", h.conn.EnableHCA(ctx, self) }
+
+// self is the function itself, towards firmware.
+var self = Function{}
+
+func (h *HCA) downEnable(ctx context.Context, live bool) error {
+	if !live {
+		return nil
+	}
+	return h.conn.DisableHCA(ctx, self)
+}
+
+// upISSI follows Linux' policy (fw.c, mlx5_core_set_issi): 1 where it is
+// supported, else 0; firmware without the command speaks 0.
+func (h *HCA) upISSI(ctx context.Context) (string, error) {
+	issi, err := h.conn.QueryISSI(ctx)
+	switch {
+	case errors.Is(err, cmdif.Status(prm.StatusBadOp)):
+		return "ISSI 0: firmware knows no other", nil
+	case err != nil:
+		return "", err
+	case issi.Has(1):
+		if err := h.conn.SetISSI(ctx, 1); err != nil {
+			return "", err
+		}
+		h.issi = 1
+	case issi.Supported != 0 && !issi.Has(0):
+		return "", &ISSIError{Supported: issi.Supported}
+	}
+	return fmt.Sprintf("ISSI %d", h.issi), nil
+}
+
+// ISSIError says that the device speaks no dialect this driver knows.
+type ISSIError struct{ Supported uint32 }
+
+// Error shows the bitmap.
+func (e *ISSIError) Error() string {
+	return fmt.Sprintf("agree on an interface step sequence id: the device supports the set %#x, this driver 0 and 1; update the firmware or the driver", e.Supported)
+}
+
+func (h *HCA) upBootPages(ctx context.Context) (string, error) {
+	h.ledger = newLedger(h.space, h.o.PageLimit)
+	h.worker = newPageWorker(h.conn, h.ledger, h.log, func() time.Duration { return h.reclaimLimit })
+	note, err := h.givePages(ctx, prm.QueryPagesBoot)
+	if err == nil {
+		return note, nil
+	}
+	// Firmware may hold some of the pages: a stage that fails cleans up.
+	return "", errors.Join(err, h.abortPages(ctx, err))
+}
+
+// abortPages undoes a boot-pages stage that failed half-way.
+func (h *HCA) abortPages(ctx context.Context, cause error) error {
+	if lost(cause) {
+		// Open isolates the device and then runs down from here.
+		h.done++
+		return nil
+	}
+	return h.downBootPages(context.WithoutCancel(ctx), true)
+}
+
+// givePages gives what firmware asks for at this point of the bring-up.
+func (h *HCA) givePages(ctx context.Context, which prm.QueryPagesOpMod) (string, error) {
+	n := 0
+	err := h.worker.do(func() error {
+		r, err := h.conn.QueryPages(ctx, which)
+		if err != nil || r.Pages <= 0 {
+			return err
+		}
+		n = r.Pages
+		return h.worker.give(ctx, r.Function, r.Pages)
+	})
+	return fmt.Sprintf("%d pages", n), err
+}
+
+func (h *HCA) downBootPages(ctx context.Context, live bool) error {
+	if live {
+		if err := h.worker.do(func() error { return h.worker.reclaim(ctx) }); err != nil && !errors.Is(err, ErrClosed) {
+			return err
+		}
+	}
+	h.worker.stop(!live)
+	if out := h.ledger.snapshot(); out.Outstanding > 0 {
+		return hostOnly(&LedgerError{out})
+	}
+	return hostOnly(h.ledger.trim(0))
+}
+
+// upDTOR reads the device's own limits. Linux asks for them wherever the
+// segment states limits; a device without the register is none the worse.
+func (h *HCA) upDTOR(ctx context.Context) (string, error) {
+	if !h.seg.TimeoutsSupported() {
+		return "skipped: the device states no limits", nil
+	}
+	t, err := h.conn.QueryTimeouts(ctx)
+	if err != nil {
+		return optional(err)
+	}
+	h.reclaimLimit, h.teardownLimit = t.ReclaimPages, t.Teardown
+	return fmt.Sprintf("teardown %v, reclaim %v", h.teardownLimit, h.reclaimLimit), nil
+}
+
+// optional turns a refusal by firmware into a note: the stage is one the driver
+// can do without. Anything else stays an error.
+func optional(err error) (string, error) {
+	var ce *cmdif.CommandError
+	if errors.As(err, &ce) {
+		return fmt.Sprintf("skipped: firmware answered %v", ce.Status), nil
+	}
+	return "", err
+}
+
+// upHostEndianness: byte 0 of the register is 0 on a little-endian host. Linux
+// writes it on physical functions only.
+func (h *HCA) upHostEndianness(ctx context.Context) (string, error) {
+	if h.pci.virtual() {
+		return "skipped: virtual function", nil
+	}
+	return "", h.conn.SetHostEndianness(ctx)
+}
+
+func (h *HCA) upInitPages(ctx context.Context) (string, error) {
+	return h.givePages(ctx, prm.QueryPagesInit)
+}

@@ -1,0 +1,154 @@
+package mlxvfio
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/mlxvfio/mlxvfio/cmdif"
+	"github.com/mlxvfio/mlxvfio/vfio"
+)
+
+// ErrClosed is answered by an HCA that was closed.
+var ErrClosed = vfio.ErrClosed
+
+// StageError is what Open answers when a stage of the bring-up failed. Stages
+// done before it have been undone in reverse order, and the transport is closed.
+type StageError struct {
+	Device string
+	Stage  string
+	Err    error
+	Remedy string
+	// Undo are the failures met while undoing; they do not hide Err.
+	Undo []error
+	// Ledger is the page ledger after the undo: Outstanding is 0 unless the
+	// function could neither be asked for its pages nor be reset.
+	Ledger PageLedger
+	// Done are the stages that had succeeded, in order.
+	Done []string
+}
+
+// Error is one line: what failed, what was answered, what to do.
+func (e *StageError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: bring-up stage %s: %v", e.Device, e.Stage, e.Err)
+	if len(e.Undo) > 0 {
+		fmt.Fprintf(&b, "; undoing it also failed: %v", oneLine(errors.Join(e.Undo...)))
+	}
+	if e.Remedy != "" {
+		b.WriteString("; ")
+		b.WriteString(e.Remedy)
+	}
+	return b.String()
+}
+
+// Unwrap gives the cause first, then the failures of the undo.
+func (e *StageError) Unwrap() []error { return append([]error{e.Err}, e.Undo...) }
+
+// CloseError is what Close answers when giving the function back did not go as
+// asked. Host memory, mappings and file descriptors are free all the same.
+type CloseError struct {
+	Device string
+	Kind   TeardownKind
+	Errs   []error
+	// Reset says that the function was reset because firmware could not be
+	// asked to let go any more.
+	Reset  bool
+	Ledger PageLedger
+}
+
+// Error is one line.
+func (e *CloseError) Error() string {
+	how := "; the memory is free"
+	if e.Reset {
+		how = "; the function was reset and the memory is free"
+	}
+	return fmt.Sprintf("%s: %v teardown: %s%s; the device can be opened again", e.Device, e.Kind, oneLine(errors.Join(e.Errs...)), how)
+}
+
+// Unwrap gives all failures.
+func (e *CloseError) Unwrap() []error { return e.Errs }
+
+// LedgerError says that pages given to firmware did not come back.
+type LedgerError struct{ Ledger PageLedger }
+
+// Error names the counts.
+func (e *LedgerError) Error() string {
+	l := e.Ledger
+	return fmt.Sprintf("firmware pages do not balance: %d given, %d returned, %d dropped, %d outstanding%s; reset the function before it is used again",
+		l.Given, l.Returned, l.Dropped, l.Outstanding, perFunction(l.Functions))
+}
+
+func perFunction(fs []FunctionPages) string {
+	var parts []string
+	for _, f := range fs {
+		if f.Pages != 0 {
+			parts = append(parts, fmt.Sprintf("%s: %d", functionName(f.Function), f.Pages))
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(parts, ", ") + ")"
+}
+
+func oneLine(err error) string {
+	return strings.ReplaceAll(err.Error(), "\n", "; ")
+}
+
+// answered tells whether the device is through with a command that failed: it
+// executed it or refused it, and keeps nothing of it.
+func answered(err error) bool {
+	var ce *cmdif.CommandError
+	var de *cmdif.DeliveryError
+	return errors.As(err, &ce) || errors.As(err, &de)
+}
+
+// lost tells whether the device cannot be asked for anything any more after err:
+// it is gone, or a command is out that it never answered.
+func lost(err error) bool {
+	var te *cmdif.TimeoutError
+	var ca *cmdif.CanceledError
+	var re *cmdif.ReplyError
+	switch {
+	case errors.Is(err, vfio.ErrGone), errors.Is(err, cmdif.ErrDead), errors.Is(err, cmdif.ErrQuarantined):
+		return true
+	case errors.As(err, &te), errors.As(err, &re):
+		return true
+	case errors.As(err, &ca):
+		return ca.Slot >= 0
+	}
+	return false
+}
+
+// remedyFor says what to do about the failure of a stage whose own text does
+// not.
+func remedyFor(err error) string {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return "the function was given back; open it again"
+	case errors.Is(err, context.DeadlineExceeded) && !lost(err):
+		return "the time given for the bring-up was too short; give more"
+	}
+	return ""
+}
+
+// hostOnly marks the failure of freeing a host resource, which says nothing
+// about the device.
+func hostOnly(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &hostError{err}
+}
+
+type hostError struct{ err error }
+
+func (e *hostError) Error() string { return e.err.Error() }
+func (e *hostError) Unwrap() error { return e.err }
+
+func isHostOnly(err error) bool {
+	var he *hostError
+	return errors.As(err, &he)
+}

@@ -1,0 +1,181 @@
+package mlxvfio
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/mlxvfio/mlxvfio/cmdif"
+	"github.com/mlxvfio/mlxvfio/initseg"
+	"github.com/mlxvfio/mlxvfio/internal/prm"
+	"github.com/mlxvfio/mlxvfio/queues"
+	"github.com/mlxvfio/mlxvfio/vfio"
+)
+
+// HCA is a function that was brought up: initialized firmware, working event
+// queues, and the account of the pages firmware holds. Open makes one, Close
+// gives the function back. All methods are safe for concurrent use, except that
+// nothing may run beside Close.
+type HCA struct {
+	o    Options
+	log  *slog.Logger
+	name string
+
+	// What the stages make, in their order. Written by Open's goroutine before
+	// anybody else sees the HCA, and by Close after everybody has left.
+	t        vfio.Transport
+	dev      *vfio.Device
+	space    *vfio.AddressSpace
+	private  bool // space is ours to close
+	bar      *vfio.Window
+	seg      *initseg.Segment
+	pci      pciID
+	firmware string
+	conn     *cmdif.Conn
+	issi     uint16
+	ledger   *ledger
+	worker   *pageWorker
+	board    Board
+	tracer   bool // the firmware tracer's registers exist
+	queues   *queues.Dev
+	uar      *queues.UAR
+	vectors  []*vfio.Vector
+	loops    []*eventLoop
+	cmdEQ    *queues.EQ
+	asyncEQ  *queues.EQ
+	pagesEQ  *queues.EQ
+
+	hub    eventHub
+	events eventCounters
+
+	// limits are the device's own, where register DTOR gives them.
+	reclaimLimit, teardownLimit time.Duration
+
+	// live: the device may be asked. done: stages that are up.
+	live  bool
+	reset bool // the function was reset by isolate
+	done  int
+	times []StageEvent
+
+	mu      sync.Mutex
+	caps    map[prm.CapType]*Capability
+	capRows []CapRow
+
+	closing sync.Mutex
+	closed  bool
+}
+
+// Open brings a function up, from whatever state it is in to an initialized HCA
+// with working event queues. It takes t over: Close closes it, and so does a
+// failing Open, after it has undone in reverse order what was done; the error
+// is a *StageError then. Cancelling ctx stops the bring-up at the next step.
+func Open(ctx context.Context, t vfio.Transport, o Options) (*HCA, error) {
+	o.defaults()
+	h := &HCA{
+		o: o, log: o.Logger, t: t, live: true,
+		caps:          map[prm.CapType]*Capability{},
+		reclaimLimit:  initseg.DefaultReclaimPages,
+		teardownLimit: initseg.DefaultTeardown,
+	}
+	failed, err := h.runUp(ctx)
+	if err == nil {
+		return h, nil
+	}
+	se := &StageError{Device: h.deviceName(), Stage: bringUp[failed].name, Err: err, Remedy: remedyFor(err)}
+	for _, st := range bringUp[:h.done] {
+		se.Done = append(se.Done, st.name)
+	}
+	// The caller's context may be what ended the bring-up; undoing has its own.
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+	defer cancel()
+	if lost(err) {
+		se.Undo = h.isolate(err)
+	}
+	se.Undo = append(se.Undo, h.runDown(undo)...)
+	se.Ledger = h.Ledger()
+	return nil, se
+}
+
+// undoLimit bounds what a failing Open may spend on undoing.
+const undoLimit = 30 * time.Second
+
+func (h *HCA) deviceName() string {
+	if h.name == "" {
+		return "device"
+	}
+	return h.name
+}
+
+// Conn is the command interface. Commands that create objects belong to package
+// queues; raw ones may be sent by anyone who knows what they do.
+func (h *HCA) Conn() *cmdif.Conn { return h.conn }
+
+// Device is the function on its transport.
+func (h *HCA) Device() *vfio.Device { return h.dev }
+
+// Segment is the initialization segment.
+func (h *HCA) Segment() *initseg.Segment { return h.seg }
+
+// Queues is the context that doorbell pages and queues are made in.
+func (h *HCA) Queues() *queues.Dev { return h.queues }
+
+// Ledger is the account of pages firmware holds.
+func (h *HCA) Ledger() PageLedger {
+	if h.ledger == nil {
+		return PageLedger{}
+	}
+	return h.ledger.snapshot()
+}
+
+// Stages are the times of the bring-up.
+func (h *HCA) Stages() []StageEvent { return append([]StageEvent(nil), h.times...) }
+
+// EventMode tells whether commands complete by events rather than by polling.
+func (h *HCA) EventMode() bool { return h.conn.EventMode() }
+
+// CompletionVectors are the interrupts beyond the driver's own, with the number
+// of the first: what completion queues of package queues may use.
+func (h *HCA) CompletionVectors() (first int, vs []*vfio.Vector) {
+	if len(h.vectors) <= driverVectors {
+		return 0, nil
+	}
+	return driverVectors, h.vectors[driverVectors:]
+}
+
+// Stats are the counters of the driver.
+type Stats struct {
+	Events   EventStats
+	Commands cmdif.Stats
+	Pages    PageLedger
+	// PageRequests that wait for the page worker now.
+	PageRequests int
+	DMA          vfio.SpaceStats
+}
+
+// Stats takes a snapshot.
+func (h *HCA) Stats() Stats {
+	return Stats{
+		Events: h.events.snapshot(), Commands: h.conn.Stats(), Pages: h.Ledger(),
+		PageRequests: h.worker.pending(), DMA: h.space.Stats(),
+	}
+}
+
+// pciID are the first registers of configuration space.
+type pciID struct {
+	Vendor, Device uint16
+	Revision       uint8
+}
+
+// virtual tells whether the id is that of a virtual function (Linux main.c,
+// mlx5_core_pci_table, entries with MLX5_PCI_DEV_IS_VF).
+func (p pciID) virtual() bool {
+	switch p.Device {
+	case 0x1012, 0x1014, 0x1016, 0x1018, 0x101a, 0x101c, 0x101e, 0xa2d3:
+		return true
+	}
+	return false
+}
+
+func (p pciID) String() string { return fmt.Sprintf("%04x:%04x", p.Vendor, p.Device) }

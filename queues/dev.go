@@ -1,0 +1,70 @@
+package queues
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/mlxvfio/mlxvfio/cmdif"
+	"github.com/mlxvfio/mlxvfio/vfio"
+)
+
+// Dev is an initialized function as its queues see it: the way to issue
+// commands, the memory both sides share, and the doorbell pages of BAR0. The
+// root package makes one once INIT_HCA is through. The fields are set before its
+// first use and not changed; all methods are safe for concurrent use.
+type Dev struct {
+	// Conn issues the commands that create and destroy objects.
+	Conn *cmdif.Conn
+	// Space is where the memory of rings comes from.
+	Space *vfio.AddressSpace
+	// BAR is the window on BAR0; UAR pages lie in it.
+	BAR *vfio.Window
+	// Layout says where in BAR a UAR index lies.
+	Layout UARLayout
+	// WideEvents says that firmware reads all four words of an event mask
+	// (capability event_cap); without it only types 0 … 63 can be asked for.
+	WideEvents bool
+
+	mu      sync.Mutex
+	orphans []*vfio.Buffer
+}
+
+// orphan keeps memory of an object whose creation has no answer: firmware may
+// have the address, so the memory must stay until the device is reset.
+func (d *Dev) orphan(b *vfio.Buffer) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.orphans = append(d.orphans, b)
+}
+
+// ReleaseOrphans frees the memory of objects whose creation never got an answer.
+// Call it when the device has been reset or cannot reach memory any more.
+func (d *Dev) ReleaseOrphans() error {
+	d.mu.Lock()
+	bs := d.orphans
+	d.orphans = nil
+	d.mu.Unlock()
+	var errs []error
+	for _, b := range bs {
+		errs = append(errs, b.Free())
+	}
+	return errors.Join(errs...)
+}
+
+// answered tells whether the device is through with a command that failed: it
+// then holds no address of it. After a time-out or a cancelled wait it may.
+func answered(err error) bool {
+	var ce *cmdif.CommandError
+	var de *cmdif.DeliveryError
+	return errors.As(err, &ce) || errors.As(err, &de)
+}
+
+// exec sends one command; what says in the caller's words what was attempted.
+func (d *Dev) exec(ctx context.Context, what string, in, out []byte) error {
+	if err := d.Conn.Exec(ctx, in, out); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
