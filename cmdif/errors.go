@@ -225,3 +225,25 @@ func (e *MessageError) Error() string { return fmt.Sprintf("%s: not sent: %s", e
 func name(op prm.Opcode, opMod uint16) string {
 	return fmt.Sprintf("%s(0x%x) op_mod 0x%x", op, uint16(op), opMod)
 }
+
+// Unanswered tells whether the device may have executed the command that ended
+// with err, or may still execute it, without the caller knowing: it may hold
+// addresses the command named until it was reset. It is false for nil, for
+// commands that were never sent and for refused ones.
+func Unanswered(err error) bool {
+	var (
+		te *TimeoutError
+		ce *CanceledError
+		de *DeadError
+		re *ReplyError
+	)
+	switch {
+	case errors.As(err, &te):
+		return te.Slot >= 0
+	case errors.As(err, &ce):
+		return ce.Slot >= 0
+	case errors.As(err, &de):
+		return de.Slot >= 0
+	}
+	return errors.As(err, &re)
+}

@@ -62,9 +62,12 @@ func (c *Conn) exec(ctx context.Context, in, out []byte, limit time.Duration, po
 	}
 	start := time.Now()
 	deadline := start.Add(limit)
-	retryUntil := deadline
-	if c.retry < limit {
-		retryUntil = start.Add(c.retry)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	retryUntil := start.Add(c.retry)
+	if deadline.Before(retryUntil) {
+		retryUntil = deadline
 	}
 	for pause := firstRetry; ; pause = min(2*pause, longestRetry) {
 		err := c.once(ctx, in, out, start, deadline, polled)
@@ -85,8 +88,8 @@ func (c *Conn) exec(ctx context.Context, in, out []byte, limit time.Duration, po
 		case <-ctx.Done():
 		}
 		t.Stop()
-		if ctx.Err() != nil {
-			return fmt.Errorf("%w (gave up sending it again: %w)", err, context.Cause(ctx))
+		if ctx.Err() != nil || c.end.Load() != nil {
+			return err
 		}
 	}
 }
@@ -314,8 +317,8 @@ func (c *Conn) abandoned(ctx context.Context, op prm.Opcode, opMod uint16, slot 
 // endError is the error of a command on a dead device or a closed Conn.
 func (c *Conn) endError(op prm.Opcode, opMod uint16, slot int) error {
 	err := c.Err()
-	if errors.Is(err, ErrClosed) {
-		return fmt.Errorf("%s: %w", name(op, opMod), ErrClosed)
+	if slot < 0 && errors.Is(err, ErrClosed) {
+		return fmt.Errorf("%s: not sent: %w", name(op, opMod), ErrClosed)
 	}
 	return &DeadError{Opcode: op, OpMod: opMod, Slot: slot, Err: err}
 }

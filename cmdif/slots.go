@@ -163,10 +163,11 @@ func (c *Conn) granted(g grant, op prm.Opcode, opMod uint16) (*slot, error) {
 	return nil, c.endError(op, opMod, -1)
 }
 
-// queuedLocked tells whether someone waits who goes before a new command.
+// queuedLocked tells whether someone waits who goes before a new command. Whoever
+// the gate keeps out does not.
 func (c *Conn) queuedLocked(cl class) bool {
 	for _, w := range c.waiters {
-		if w.class == cl || cl == classThrottled && w.class == classNormal {
+		if c.gate.admits(w.op) && (w.class == cl || cl == classThrottled && w.class == classNormal) {
 			return true
 		}
 	}
