@@ -2,6 +2,7 @@ package queues
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -109,7 +110,21 @@ func (d *Dev) CreateEQ(ctx context.Context, o EQOptions) (*EQ, error) {
 	q := &EQ{dev: d, uar: o.UAR, buf: buf, o: o}
 	q.ring.init(buf.Mem, o.LogSize)
 
-	in, out := make([]byte, prm.CreateEQInSize+8), make([]byte, prm.CreateEQOutSize)
+	in, out := createEQInput(&o, buf.IOVA(), size), make([]byte, prm.CreateEQOutSize)
+	if err := d.exec(ctx, what, in, out); err != nil {
+		if answered(err) {
+			return nil, errors.Join(err, buf.Free())
+		}
+		d.orphan(buf)
+		return nil, err
+	}
+	q.eqn = prm.AsCreateEQOut(out).EQNumber()
+	return q, nil
+}
+
+// createEQInput is the CREATE_EQ of a ring of size bytes at one address.
+func createEQInput(o *EQOptions, iova uint64, size int) []byte {
+	in := make([]byte, prm.CreateEQInSize+8)
 	cmd := prm.AsCreateEQIn(in)
 	cmd.SetOpcode(prm.OpCreateEQ)
 	c := cmd.EQContextEntry()
@@ -120,16 +135,8 @@ func (d *Dev) CreateEQ(ctx context.Context, o EQOptions) (*EQ, error) {
 	for i, w := range o.Mask {
 		cmd.SetEventBitmask(i, w)
 	}
-	putPA(in[prm.CreateEQInPasOffset:], buf.IOVA())
-	if err := d.exec(ctx, what, in, out); err != nil {
-		if answered(err) {
-			return nil, errors.Join(err, buf.Free())
-		}
-		d.orphan(buf)
-		return nil, err
-	}
-	q.eqn = prm.AsCreateEQOut(out).EQNumber()
-	return q, nil
+	binary.BigEndian.PutUint64(in[prm.CreateEQInPasOffset:], iova)
+	return in
 }
 
 // Number is the EQN that firmware gave.
@@ -237,11 +244,4 @@ func (q *EQ) Release() error {
 	}
 	q.dead = true
 	return q.buf.Free()
-}
-
-// putPA writes a big-endian 64-bit address.
-func putPA(b []byte, pa uint64) {
-	for i := range 8 {
-		b[i] = byte(pa >> (56 - 8*i))
-	}
 }
