@@ -1,0 +1,191 @@
+package vfiouser
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/mlxvfio/mlxvfio/vfio"
+)
+
+// Listen makes the socket for Serve at path, for this user only. A socket that
+// a dead server left behind is replaced; one that a living server listens on,
+// and a file that is no socket, are refused.
+func Listen(path string) (net.Listener, error) {
+	fail := func(err error, remedy string) error {
+		return &vfio.Error{Op: "listen", Target: "vfio-user:" + path, Err: err, Remedy: remedy}
+	}
+	if err := checkPath(path); err != nil {
+		return nil, fail(err, "use a shorter path")
+	}
+	if st, err := os.Lstat(path); err == nil {
+		if st.Mode()&fs.ModeSocket == 0 {
+			return nil, fail(fs.ErrExist, "a file that is no socket is in the way; use another path")
+		}
+		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+			_ = c.Close()
+			return nil, fail(unix.EADDRINUSE, "another server listens there; stop it or use another path")
+		} else if !errors.Is(err, unix.ECONNREFUSED) {
+			return nil, fail(err, "remove the socket or use another path")
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fail(err, "remove the stale socket")
+		}
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fail(err, "check that the folder exists and may be written")
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		_ = l.Close()
+		return nil, fail(err, "")
+	}
+	return l, nil
+}
+
+// Serve offers t to one client at a time until ctx is done, which is no error,
+// or the listener fails. Further clients wait in the listener's queue. When a
+// client leaves, by itself or by breaking the protocol, its interrupts are
+// detached, the function is reset, its DMA mappings are removed, and the next
+// client finds a fresh function.
+//
+// Serve runs in the goroutine of its caller and calls t from there alone. It
+// closes l (which removes the socket's path), never t. l must be a UNIX stream
+// listener.
+func Serve(ctx context.Context, l net.Listener, t vfio.Transport, o Options) error {
+	defer func() { _ = l.Close() }()
+	defer afterDone(ctx, func() { _ = l.Close() })()
+	srv := &server{t: t, log: o.logger(), maxMaps: o.maxMappings()}
+	if err := srv.describe(); err != nil {
+		return err
+	}
+	for {
+		c, err := l.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = c.Close()
+			}
+			return nil
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ECONNABORTED):
+			srv.log.Error("cannot accept a client", "err", err)
+			select { // what is short may come back
+			case <-ctx.Done():
+			case <-time.After(100 * time.Millisecond):
+			}
+			continue
+		case err != nil:
+			return &vfio.Error{Op: "accept a client", Target: "vfio-user:" + l.Addr().String(), Err: err}
+		}
+		s, err := takeOver(c, o.timeout(serverIOTimeout))
+		if err != nil {
+			srv.log.Error("cannot serve a client", "err", err)
+			continue
+		}
+		srv.serve(ctx, s)
+	}
+}
+
+// afterDone runs f when ctx is done, and returns what ends that: it waits for f
+// when f has begun.
+func afterDone(ctx context.Context, f func()) func() {
+	ran := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ran)
+		f()
+	})
+	return func() {
+		if !stop() {
+			<-ran
+		}
+	}
+}
+
+// takeOver turns an accepted connection into a blocking socket of our own.
+func takeOver(c net.Conn, timeout time.Duration) (*sock, error) {
+	defer func() { _ = c.Close() }()
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return nil, fmt.Errorf("%T is no socket", c)
+	}
+	rc, err := sc.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd, dupErr := -1, error(nil)
+	if err := rc.Control(func(f uintptr) { fd, dupErr = unix.FcntlInt(f, unix.F_DUPFD_CLOEXEC, 0) }); err != nil {
+		return nil, err
+	}
+	if dupErr != nil {
+		return nil, dupErr
+	}
+	s, err := newSock(fd, true, timeout)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	return s, nil
+}
+
+// server is one function on offer.
+type server struct {
+	t       vfio.Transport
+	log     *slog.Logger
+	maxMaps int
+	info    vfio.DeviceInfo
+	regions []vfio.RegionInfo
+	irqs    []vfio.IRQInfo
+}
+
+// describe asks the function once for what never changes.
+func (srv *server) describe() error {
+	info, err := srv.t.Info()
+	if err != nil {
+		return err
+	}
+	srv.info = info
+	for i := range info.Regions {
+		r, err := srv.t.RegionInfo(i)
+		if err != nil {
+			return err
+		}
+		srv.regions = append(srv.regions, r)
+	}
+	for i := range info.IRQs {
+		q, err := srv.t.IRQInfo(i)
+		if err != nil {
+			return err
+		}
+		srv.irqs = append(srv.irqs, q)
+	}
+	return nil
+}
+
+// serve talks to one client until it leaves. A vCPU waits for each answer, so
+// the goroutine keeps its thread.
+func (srv *server) serve(ctx context.Context, s *sock) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	c := &session{server: srv, s: s, mem: newGuestMemory(srv.t.DMA(), srv.maxMaps, srv.log), out: make([]byte, maxMessage)}
+	srv.log.Info("client connected", "function", srv.info.Name)
+	stop := afterDone(ctx, s.shutdown)
+	err := c.run()
+	stop()
+	c.cleanUp()
+	s.close() // last: a client that waits for the end of file sees a clean function
+	if err != nil && !errors.Is(err, io.EOF) && ctx.Err() == nil {
+		srv.log.Warn("client dropped", "function", srv.info.Name, "err", err)
+		return
+	}
+	srv.log.Info("client left", "function", srv.info.Name)
+}
