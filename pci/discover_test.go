@@ -207,7 +207,7 @@ func TestInUse(t *testing.T) {
 		{Reason: "netdev ens1f0np0 is part of bond0", Remedy: "ip link set dev ens1f0np0 nomaster"},
 		{Reason: "netdev ens1f0np0 holds route fd00:0000:0000:0000:0000:0000:0000:0000/64", Remedy: "ip route flush dev ens1f0np0"},
 		{Reason: "netdev bond0 holds route default, 192.0.2.0/24", Remedy: "ip route flush dev bond0"},
-		{Reason: "1 VFs are enabled", Remedy: "echo 0 > " + tr.Path(pcitest.Device("0000:3b:00.0")+"/sriov_numvfs")},
+		{Reason: "VFs are enabled (sriov_numvfs is 1)", Remedy: "echo 0 > " + tr.Path(pcitest.Device("0000:3b:00.0")+"/sriov_numvfs")},
 	}, f.InUse(tr.Options()))
 
 	idle, err := pci.Inspect(bdf(t, "3b:00.1"), tr.Options())

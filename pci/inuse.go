@@ -38,7 +38,7 @@ func (f *Function) InUse(opt Options) []Use {
 		}
 	}
 	if f.NumVFs > 0 {
-		out = append(out, Use{fmt.Sprintf("%d VFs are enabled", f.NumVFs),
+		out = append(out, Use{fmt.Sprintf("VFs are enabled (sriov_numvfs is %d)", f.NumVFs),
 			"echo 0 > " + filepath.Join(o.deviceDir(f.BDF), "sriov_numvfs")})
 	}
 	return out

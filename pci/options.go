@@ -1,7 +1,6 @@
 package pci
 
 import (
-	"io"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -74,7 +73,7 @@ func (o Options) withDefaults() Options {
 		o.FS = OS{}
 	}
 	if o.Logger == nil {
-		o.Logger = slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelError + 1}))
+		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return o
 }

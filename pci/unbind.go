@@ -88,9 +88,34 @@ func (t *txn) nothingToDo(f *Function) error {
 	if f.Vendor != VendorMellanox {
 		return failf(t.op, t.b, ErrNotMellanox, "mlxvfio list", "%04x:%04x", f.Vendor, f.Device)
 	}
+	t.sweep()
 	t.res.Already = true
 	t.note("not on vfio-pci and no journal: the function has %s, nothing to do", nameOrNone(f.Driver))
 	return nil
+}
+
+// sweep removes what a bind that died before its journal was in place left in
+// the journal folder. Nothing depends on it, so failures do not matter.
+func (t *txn) sweep() {
+	tmp := t.o.journalTemp(t.b)
+	left := false
+	for _, p := range []string{tmp, t.o.lockPath(t.b)} {
+		if _, err := t.o.FS.Stat(p); err == nil {
+			left = true
+		}
+	}
+	if !left {
+		return
+	}
+	if t.lock == nil {
+		if err := t.acquire(); err != nil {
+			return // someone is at work: then it is theirs
+		}
+		defer t.release()
+	}
+	if err := t.o.FS.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.note("%s stays: %v", tmp, err)
+	}
 }
 
 // checkUnbind holds every condition that must be met before the first write.
