@@ -1,0 +1,220 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/mlxvfio/mlxvfio/internal/prm"
+	"github.com/mlxvfio/mlxvfio/vfio"
+)
+
+// maxFunctions of one chip: physical functions 0 to 7 of one slot.
+const maxFunctions = 8
+
+// Chip is one simulated device with one or more functions. Its methods are safe
+// for concurrent use.
+type Chip struct {
+	opts  Options
+	prof  *profile
+	port  PortType
+	fwRev Version
+	log   *slog.Logger
+
+	mu     sync.Mutex // guards everything below and the state of all functions
+	sched  *scheduler
+	rng    *rand.Rand
+	funcs  []*function
+	faults faultSet
+	born   time.Time // power-on: timers count from here
+	closed bool
+}
+
+// New builds a chip. An unknown profile, port or fault is a *UsageError.
+func New(o Options) (*Chip, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	p, err := profileByName(o.profileName())
+	if err != nil {
+		return nil, err
+	}
+	c := &Chip{opts: o, prof: p, port: o.Port, fwRev: p.firmware, log: o.Logger}
+	if c.port == PortDefault {
+		c.port = p.port
+	}
+	if o.Firmware != (Version{}) {
+		c.fwRev = o.Firmware
+	}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	c.rng = rand.New(rand.NewPCG(o.Seed, 0x6d6c78)) // any fixed stream
+	c.sched = newScheduler(c, o.Clock)
+	c.born = c.sched.clock.Now()
+	var shared *domain
+	for i := range max(1, o.Functions) {
+		f := newFunction(c, i)
+		if o.SharedDomain {
+			if shared == nil {
+				shared = f.domain
+			}
+			f.domain = shared
+		}
+		c.funcs = append(c.funcs, f)
+	}
+	for _, f := range c.funcs {
+		f.domain.unmapped = c.unmapped
+		f.powerOn()
+	}
+	for _, s := range o.Faults {
+		if err := c.SetFault(s.Name, s.Arg); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// Functions is the number of functions.
+func (c *Chip) Functions() int { return len(c.funcs) }
+
+// Profile is the name of the device; Port its link layer; Firmware its version.
+func (c *Chip) Profile() string   { return c.prof.name }
+func (c *Chip) Port() PortType    { return c.port }
+func (c *Chip) Firmware() Version { return c.fwRev }
+
+// Function opens function i, as opening /dev/vfio does: memory decoding is on,
+// bus mastering off. Closing the last handle of a function takes bus mastering
+// away and resets it, as vfio-pci does. It panics where there is no function i,
+// as an index does.
+func (c *Chip) Function(i int) vfio.Transport {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f := c.funcs[i]
+	t := &transport{f: f}
+	if c.closed {
+		t.closed.Store(true)
+		return t
+	}
+	f.opens++
+	if f.opens == 1 {
+		f.cfg.setCommand(cmdMemory)
+	}
+	return t
+}
+
+// Close ends the chip: pending events are dropped, and it waits for its
+// goroutine. Handles of its functions answer ErrClosed from then on.
+func (c *Chip) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.sched.closed = true
+	c.sched.cancel(nil)
+	for _, f := range c.funcs {
+		f.opens = 0
+		f.vectors = [msixVectors]*vfio.Vector{}
+	}
+	c.mu.Unlock()
+	c.sched.drain()
+	return nil
+}
+
+// unmapped is called when host memory goes away: pages that firmware still
+// holds there are a driver's mistake, and counted.
+func (c *Chip) unmapped(iova, end uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.funcs {
+		f.count.PagesUnmapped += uint64(f.fw.ledger.within(iova, end))
+	}
+}
+
+// Counters are what a function has seen since the chip was made. Resets do not
+// clear them.
+type Counters struct {
+	DMAReads, DMAWrites uint64
+	DMAFaults           uint64 // not mapped, or mapped read-only
+	DMABlocked          uint64 // bus mastering off
+	DMAAfterClose       uint64
+	LastFaultIOVA       uint64
+	Interrupts          uint64
+	InterruptsLost      uint64 // vector not attached, or a fault
+	Commands            uint64
+	CommandsFailed      uint64 // answered with a status other than OK
+	DeliveryErrors      uint64
+	DoorbellsIgnored    uint64 // slot not owned by the device, in flight, or no queue
+	Events              uint64
+	EventsLost          uint64 // EQ full or unwritable, or no EQ for a command
+	PagesUnmapped       uint64 // host unmapped pages that firmware held
+	PagesDropped        uint64 // pages that firmware forgot instead of returning
+	BARUnsupported      uint64 // access with memory decoding off or not in D0
+	Resets              uint64
+}
+
+// Counters gives the counters of function i.
+func (c *Chip) Counters(i int) Counters {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.funcs[i].count
+}
+
+// State is what firmware and queues of a function hold now.
+type State struct {
+	Phase        string // off, enabled, issi, init, torn-down
+	NICInterface string
+	ISSI         int
+	Pages        int // pages that firmware holds
+	PagesWanted  int // outstanding request: > 0 wants, < 0 offers
+	InFlight     int // commands accepted and not completed
+	EQs          int
+	UARs         int
+	PDs          int
+	MKeys        int
+	UMEMs        int
+	UCTXs        int
+	Mappings     int // of the function's I/O address space
+	MapCalls     uint64
+	Vectors      int // attached
+	Handles      int // open transports
+	Faults       []string
+}
+
+// State gives the state of function i.
+func (c *Chip) State(i int) State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f := c.funcs[i]
+	s := State{
+		Phase: f.fw.phase.String(), NICInterface: f.nicInterface.String(), ISSI: f.fw.issi,
+		Pages: f.fw.ledger.len(), PagesWanted: f.fw.wanted(), EQs: f.eqs.len(), UARs: f.uars.len(), PDs: f.pds.len(),
+		MKeys: f.mkeys.len(), UMEMs: f.umems.len(), UCTXs: f.uctxs.len(), Mappings: f.domain.count(),
+		Handles: f.opens, Faults: c.faults.names(),
+	}
+	f.domain.mu.RLock()
+	s.MapCalls = f.domain.mapCalls
+	f.domain.mu.RUnlock()
+	for b := f.inFlight; b != 0; b &= b - 1 {
+		s.InFlight++
+	}
+	for _, v := range f.vectors {
+		if v != nil {
+			s.Vectors++
+		}
+	}
+	return s
+}
+
+// now is the chip's time since power-on.
+func (c *Chip) now() time.Duration { return c.sched.clock.Now().Sub(c.born) }
+
+// trace logs a command that was answered.
+func (f *function) trace(op prm.Opcode, opMod uint16, reg string, d prm.DeliveryStatus, s prm.CommandStatus, synd uint32) {
+	if !f.chip.log.Enabled(context.Background(), slog.LevelDebug) {
+		return
+	}
+	f.chip.log.Debug("command", "fn", f.index, "op", op.String(), "op_mod", fmt.Sprintf("%#x", opMod), "reg", reg,
+		"delivery", d.String(), "status", s.String(), "syndrome", fmt.Sprintf("%#x", synd))
+}

@@ -1,0 +1,33 @@
+// Package sim is the device model: a ConnectX function in process, a
+// vfio.Transport with configuration space, BAR0, an I/O address space, MSI-X,
+// firmware and fault injection. Linux's mlx5_core and rdma-core's VFIO provider
+// run on it unmodified over vfio-user.
+//
+// What is in it and how it flows:
+//
+//	Transport (function.go) ── config space (config.go), IOMMU (iommu.go), MSI-X (irq.go)
+//	    │ BAR0 access
+//	bar.go ── init segment (initseg.go) ── command queue (cmdq.go, mailbox.go)
+//	    │                                        │
+//	    └── UAR doorbells (uar.go)          firmware (fw.go): phases, handler table,
+//	            │                           refusals (refuse.go, syndromes.go)
+//	        event queues (eq.go)                 │
+//	                                        objects (objects.go), pages, capabilities, registers
+//
+// One Chip holds what its functions share: the clock, the scheduler, the seed
+// and the wire. A doorbell is a synchronous call: by default the command is
+// executed, its entry handed back and its event written before the store
+// returns. Under a load or a fault the completion is an event of the scheduler,
+// which runs on the chip's clock; a seed decides every choice. Counters and
+// timers are computed when they are read. The chip starts a goroutine only
+// while events are pending on the wall clock, and Close waits for it.
+//
+// Every value the model shows is tagged real, derived or chosen with its source
+// (Values); every refusal has a status and a syndrome of the model's own list
+// (Syndromes); every fault has a name (Faults). What the facts leave open is
+// decided once and listed in Rulings.
+//
+// The model shares with the driver only internal/prm and the types of package
+// vfio. It reaches host memory only through the mappings given to its Mapper
+// and interrupts only through vfio.Vector.
+package sim

@@ -1,0 +1,272 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/mlxvfio/mlxvfio/internal/prm"
+)
+
+// Fault describes a fault that can be raised with SetFault, a fault= word of the
+// device name, or tell.
+type Fault struct {
+	Name    string
+	Arg     string // grammar of the argument; empty where there is none
+	Meaning string
+}
+
+// Selector of the command faults: which commands, and which of them.
+const selector = "[OPCODE][#N]"
+
+// faultTable lists the faults. parse fills in the fault; now acts on a chip that
+// is running.
+var faultTable []faultKind
+
+type faultKind struct {
+	Fault
+	parse func(x *fault, arg string) error
+	now   func(c *Chip, x *fault)
+}
+
+func init() {
+	command := func(name, arg, meaning string, parse func(*fault, string) error) faultKind {
+		return faultKind{Fault: Fault{name, arg, meaning}, parse: parse}
+	}
+	faultTable = []faultKind{
+		command("late", selector+"=DURATION", "matching commands complete that much later", parseLate),
+		command("lost", selector, "matching commands are taken and never complete", parseSelector),
+		command("duplicate", selector, "the completion event of matching commands is written twice", parseSelector),
+		command("lost-event", selector, "matching commands complete, but their event is never written", parseSelector),
+		command("token", selector, "matching commands come back with another token in entry and mailboxes", parseSelector),
+		command("signature", selector, "matching commands come back with a wrong signature", parseSelector),
+		command("delivery", selector+"=STATUS", "matching commands are not executed and come back with a delivery status (name or number)", parseDelivery),
+		command("status", selector+"=STATUS[/SYNDROME]", "matching commands are refused with a command status (name or number) and syndrome", parseStatus),
+		command("reorder", "", "slots handed over by one doorbell complete in random order", parseNothing),
+		command("lost-irq", "[VECTOR][#N]", "interrupts of the vector (all without one) are not raised, or only the n-th", parseIRQ),
+		command("init-never", "", "firmware never leaves initializing", parseNothing),
+		command("init-slow", "DURATION", "firmware stays initializing that long after a reset and after the queue is published", parseDuration),
+		command("cmdif-rev", "N", "the command interface has revision N", parseNumber),
+		command("issi", "MASK", "QUERY_ISSI offers only the ISSIs of this bit mask (0 offers none)", parseNumber),
+		command("page-starvation", "[N]", "firmware asks for N more init pages (default 64) however many it was given, and INIT_HCA is refused", parseOptNumber(64)),
+		command("pages-kept", "[N]", "firmware keeps N pages (default all) when pages are taken back", parseOptNumber(1<<31)),
+		{Fault{"pages-more", "N", "firmware asks for N more pages at run time: now, or as soon as an event queue listens"}, parseNumber, morePages(1)},
+		{Fault{"pages-negative", "N", "firmware offers N pages back at run time: now, or as soon as an event queue listens"}, parseNumber, morePages(-1)},
+		{Fault{"all-ones", "[N|DURATION]", "every read gives all ones and writes vanish, at once or from the n-th BAR access or a time on"}, parseAllOnes, startAllOnes},
+		{Fault{"health-stuck", "", "the health counter stands still"}, parseNothing, stickHealth},
+		{Fault{"syndrome", "SYNDROME", "the health buffer shows a syndrome (name or number) from which no recovery is needed"}, parseHealth, raiseHealth(false)},
+		{Fault{"fatal", "[SYNDROME]", "the health buffer shows a fatal syndrome (default FW_INTERNAL_ERR); counter and commands stop"}, parseHealth, raiseHealth(true)},
+	}
+}
+
+// Faults lists the faults by name.
+func Faults() []Fault {
+	var l []Fault
+	for i := range faultTable {
+		l = append(l, faultTable[i].Fault)
+	}
+	return l
+}
+
+// fault is one raised fault.
+type fault struct {
+	kind *faultKind
+	arg  string
+
+	op       prm.Opcode // of a selector; anyOp for all
+	nth      int        // of a selector; 0 for each
+	seen     int
+	delay    time.Duration
+	delivery prm.DeliveryStatus
+	status   prm.CommandStatus
+	syndrome uint32
+	n        int
+	hasN     bool
+	vector   int
+	from     uint64 // access count
+	at       time.Duration
+	health   prm.HealthSyndrome
+	done     map[*function]bool
+}
+
+const anyOp = prm.Opcode(0xffff)
+
+func faultNames() []string {
+	var n []string
+	for i := range faultTable {
+		n = append(n, faultTable[i].Name)
+	}
+	return n
+}
+
+// parseFault checks a name and its argument.
+func parseFault(name, arg string) (*fault, error) {
+	i := slices.IndexFunc(faultTable, func(k faultKind) bool { return k.Name == name })
+	if i < 0 {
+		return nil, &UsageError{Word: name, What: "fault", Known: faultNames()}
+	}
+	k := &faultTable[i]
+	x := &fault{kind: k, arg: arg, op: anyOp, vector: -1, done: map[*function]bool{}}
+	if err := k.parse(x, arg); err != nil {
+		why := err.Error() + ", want " + name
+		if k.Arg != "" {
+			why += "@" + k.Arg
+		}
+		return nil, &UsageError{Word: FaultSpec{name, arg}.String(), What: "fault", Why: why}
+	}
+	return x, nil
+}
+
+func parseNothing(_ *fault, arg string) error {
+	if arg != "" {
+		return fmt.Errorf("it takes no argument")
+	}
+	return nil
+}
+
+// parseSelector reads [OPCODE][#N].
+func parseSelector(x *fault, arg string) error {
+	op, nth, ok := strings.Cut(arg, "#")
+	if ok {
+		n, err := strconv.Atoi(nth)
+		if err != nil || n < 1 {
+			return fmt.Errorf("%q is no count", nth)
+		}
+		x.nth = n
+	}
+	if op == "" {
+		return nil
+	}
+	if c := prm.CommandByName(op); c != nil {
+		x.op = c.Opcode
+		return nil
+	}
+	n, err := strconv.ParseUint(op, 0, 16)
+	if err != nil {
+		return fmt.Errorf("%q is no command", op)
+	}
+	x.op = prm.Opcode(n)
+	return nil
+}
+
+func parseLate(x *fault, arg string) error {
+	sel, val, _ := strings.Cut(arg, "=")
+	if !strings.Contains(arg, "=") {
+		sel, val = "", arg
+	}
+	if err := parseDuration(x, val); err != nil {
+		return err
+	}
+	return parseSelector(x, sel)
+}
+
+func parseDuration(x *fault, arg string) error {
+	d, err := time.ParseDuration(arg)
+	if err != nil || d <= 0 {
+		return fmt.Errorf("%q is no duration", arg)
+	}
+	x.delay = d
+	return nil
+}
+
+func parseNumber(x *fault, arg string) error {
+	n, err := strconv.ParseUint(arg, 0, 31)
+	if err != nil {
+		return fmt.Errorf("%q is no number", arg)
+	}
+	x.n, x.hasN = int(n), true
+	return nil
+}
+
+func parseOptNumber(def int) func(*fault, string) error {
+	return func(x *fault, arg string) error {
+		x.n = def
+		if arg == "" {
+			return nil
+		}
+		return parseNumber(x, arg)
+	}
+}
+
+func parseIRQ(x *fault, arg string) error {
+	v, nth, ok := strings.Cut(arg, "#")
+	if ok {
+		if err := parseSelector(x, "#"+nth); err != nil {
+			return err
+		}
+	}
+	if v == "" {
+		return nil
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 0 || n >= msixVectors {
+		return fmt.Errorf("%q is no vector below %d", v, msixVectors)
+	}
+	x.vector = n
+	return nil
+}
+
+func parseDelivery(x *fault, arg string) error {
+	sel, val, _ := strings.Cut(arg, "=")
+	if d, ok := prm.ParseDeliveryStatus(val); ok {
+		x.delivery = d
+	} else if n, err := strconv.ParseUint(val, 0, 7); err == nil {
+		x.delivery = prm.DeliveryStatus(n)
+	}
+	if x.delivery == prm.DeliveryOK {
+		return fmt.Errorf("%q is no delivery status of an error", val)
+	}
+	return parseSelector(x, sel)
+}
+
+func parseStatus(x *fault, arg string) error {
+	sel, val, _ := strings.Cut(arg, "=")
+	val, synd, hasSynd := strings.Cut(val, "/")
+	if s, ok := prm.ParseCommandStatus(val); ok {
+		x.status = s
+	} else if n, err := strconv.ParseUint(val, 0, 8); err == nil {
+		x.status = prm.CommandStatus(n)
+	}
+	if x.status == prm.StatusOK {
+		return fmt.Errorf("%q is no command status of an error", val)
+	}
+	if hasSynd {
+		n, err := strconv.ParseUint(synd, 0, 32)
+		if err != nil {
+			return fmt.Errorf("%q is no syndrome", synd)
+		}
+		x.syndrome = uint32(n)
+	}
+	return parseSelector(x, sel)
+}
+
+func parseAllOnes(x *fault, arg string) error {
+	if arg == "" {
+		return nil
+	}
+	if parseDuration(x, arg) == nil {
+		return nil
+	}
+	return parseNumber(x, arg)
+}
+
+func parseHealth(x *fault, arg string) error {
+	if arg == "" {
+		if x.kind.Name == "fatal" {
+			x.health = prm.SyndFWInternalErr
+			return nil
+		}
+		return fmt.Errorf("a syndrome is missing")
+	}
+	if h, ok := prm.ParseHealthSyndrome(arg); ok {
+		x.health = h
+	} else if n, err := strconv.ParseUint(arg, 0, 8); err == nil {
+		x.health = prm.HealthSyndrome(n)
+	}
+	if x.health == 0 {
+		return fmt.Errorf("%q is no health syndrome", arg)
+	}
+	return nil
+}

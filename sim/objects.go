@@ -1,0 +1,188 @@
+package sim
+
+import (
+	"github.com/mlxvfio/mlxvfio/internal/prm"
+)
+
+// Objects without queues: protection and transport domains, memory keys, user
+// memory and user contexts. Each belongs to the user context that created it.
+
+type pd struct {
+	uid   uint16
+	mkeys int
+}
+
+type mkey struct {
+	uid   uint16
+	ctx   prm.MKC
+	xlate []byte // translation entries as sent
+}
+
+type umem struct {
+	uid    uint16
+	shift  uint // log2 of the page size
+	offset uint32
+	mtt    []byte
+}
+
+type uctx struct{ cap uint32 }
+
+func init() {
+	handle(prm.OpAllocPD, onlyInit, 1, allocPD)
+	handle(prm.OpDeallocPD, onlyInit, 1, deallocPD)
+	handle(prm.OpAllocTransportDomain, onlyInit, 1, allocTD)
+	handle(prm.OpDeallocTransportDomain, onlyInit, 1, deallocTD)
+	handle(prm.OpCreateMKey, onlyInit, 1, createMKey).min = createMKeyMin
+	handle(prm.OpQueryMKey, onlyInit, 1, queryMKey)
+	handle(prm.OpDestroyMKey, onlyInit, 1, destroyMKey)
+	handle(prm.OpQuerySpecialContexts, onlyInit, 1, querySpecialContexts)
+	handle(prm.OpCreateUMEM, onlyInit, 1, createUMEM).min = createUMEMMin
+	handle(prm.OpDestroyUMEM, onlyInit, 1, destroyUMEM)
+	handle(prm.OpCreateUCTX, onlyInit, 1, createUCTX)
+	handle(prm.OpDestroyUCTX, onlyInit, 1, destroyUCTX)
+}
+
+// dropObjects forgets all objects and sizes the number spaces by the
+// capabilities in force.
+func (f *function) dropObjects() {
+	g := prm.AsCmdHCACap(f.chip.prof.caps(f.chip.port).max.get(prm.CapGeneral))
+	eqs := limitOf(g.LogMaxEQ())
+	if n := uint32(g.MaxNumEqs()); n != 0 {
+		eqs = n
+	}
+	f.eqs.init(firstEQN, min(eqs, 0x100-firstEQN), false) // eq_number has 8 bits
+	f.uars.init(firstUAR, barSize/pageSize-firstUAR, false)
+	f.pds.init(1, limitOf(g.LogMaxPD())-1, true)
+	f.tds.init(1, limitOf(g.LogMaxTransportDomain())-1, true)
+	f.mkeys.init(firstMKey, limitOf(g.LogMaxMKey())-firstMKey, true)
+	f.umems.init(1, limitOf(g.LogMaxUMEM())-1, true)
+	f.uctxs.init(1, limitOf(g.LogMaxUCTX())-1, true)
+}
+
+func allocPD(f *function, c *call) synd {
+	n, ok := f.pds.add(&pd{uid: uidOf(c)})
+	if !ok {
+		return syndOutOfPDs
+	}
+	prm.AsAllocPDOut(c.out).SetPD(n)
+	return syndOK
+}
+
+func deallocPD(f *function, c *call) synd {
+	n := prm.AsDeallocPDIn(c.in).PD()
+	p, ok := f.pds.get(n)
+	switch {
+	case !ok:
+		return syndNoPD
+	case p.mkeys > 0:
+		return syndPDBusy
+	}
+	f.pds.remove(n)
+	return syndOK
+}
+
+func allocTD(f *function, c *call) synd {
+	n, ok := f.tds.add(&struct{}{})
+	if !ok {
+		return syndOutOfTDs
+	}
+	prm.AsAllocTransportDomainOut(c.out).SetTransportDomain(n)
+	return syndOK
+}
+
+func deallocTD(f *function, c *call) synd {
+	n := prm.AsDeallocTransportDomainIn(c.in).TransportDomain()
+	if _, ok := f.tds.get(n); !ok {
+		return syndNoTD
+	}
+	f.tds.remove(n)
+	return syndOK
+}
+
+func createUMEMMin(_ *function, c *call) (in, out int) {
+	n := prm.AsCreateUMEMIn(c.in).UMEM().NumOfMTT()
+	return prm.CreateUMEMInSize + int(min(n, maxChain*mailboxBytes/8))*8, prm.CreateUMEMOutSize
+}
+
+func createUMEM(f *function, c *call) synd {
+	m := prm.AsCreateUMEMIn(c.in).UMEM()
+	shift := 12 + uint(m.LogPageSize())
+	switch {
+	case uidOf(c) == 0 && !prm.AsCmdHCACap(f.caps.current(prm.CapGeneral)).UMEMUID0():
+		return syndUMEMUID
+	case m.NumOfMTT() == 0 || uint64(m.PageOffset()) >= 1<<shift:
+		return syndUMEMPage
+	}
+	u := &umem{uid: uidOf(c), shift: shift, offset: m.PageOffset()}
+	u.mtt = append(u.mtt, c.in[prm.CreateUMEMInSize:prm.CreateUMEMInSize+int(m.NumOfMTT())*8]...)
+	n, ok := f.umems.add(u)
+	if !ok {
+		return syndOutOfUMEMs
+	}
+	prm.AsCreateUMEMOut(c.out).SetUMEMID(n)
+	return syndOK
+}
+
+func destroyUMEM(f *function, c *call) synd {
+	n := prm.AsDestroyUMEMIn(c.in).UMEMID()
+	if _, ok := f.umems.get(n); !ok {
+		return syndNoUMEM
+	}
+	f.umems.remove(n)
+	return syndOK
+}
+
+func createUCTX(f *function, c *call) synd {
+	rights := prm.AsCreateUCTXIn(c.in).UCTX().Cap()
+	if rights&^prm.AsCmdHCACap(f.caps.current(prm.CapGeneral)).UCTXCap() != 0 {
+		return syndUCTXCap
+	}
+	n, ok := f.uctxs.add(&uctx{cap: rights})
+	if !ok {
+		return syndOutOfUCTXs
+	}
+	prm.AsCreateUCTXOut(c.out).SetUID(uint16(n))
+	return syndOK
+}
+
+func destroyUCTX(f *function, c *call) synd {
+	uid := prm.AsDestroyUCTXIn(c.in).UID()
+	if _, ok := f.uctxs.get(uint32(uid)); !ok {
+		return syndNoUCTX
+	}
+	if f.usedBy(uid) {
+		return syndUCTXBusy
+	}
+	f.uctxs.remove(uint32(uid))
+	return syndOK
+}
+
+// usedBy tells whether an object belongs to a user context.
+func (f *function) usedBy(uid uint16) bool {
+	for _, o := range f.pds.objs {
+		if o.uid == uid {
+			return true
+		}
+	}
+	for _, o := range f.mkeys.objs {
+		if o.uid == uid {
+			return true
+		}
+	}
+	for _, o := range f.umems.objs {
+		if o.uid == uid {
+			return true
+		}
+	}
+	for _, o := range f.uars.objs {
+		if o.uid == uid {
+			return true
+		}
+	}
+	for _, o := range f.eqs.objs {
+		if o.uid == uid {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,256 @@
+package sim
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// PortType is the link layer of the function's port.
+type PortType uint8
+
+// Port types; the zero value is the profile's own.
+const (
+	PortDefault PortType = iota
+	PortIB
+	PortEth
+)
+
+func (p PortType) String() string {
+	switch p {
+	case PortIB:
+		return "ib"
+	case PortEth:
+		return "eth"
+	}
+	return "default"
+}
+
+// Version is a firmware version.
+type Version struct{ Major, Minor, Sub uint16 }
+
+func (v Version) String() string { return fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Sub) }
+
+// FaultSpec is a fault to raise: its name and argument, see Faults.
+type FaultSpec struct{ Name, Arg string }
+
+func (f FaultSpec) String() string {
+	if f.Arg == "" {
+		return f.Name
+	}
+	return f.Name + "@" + f.Arg
+}
+
+// Options describe a chip. The zero value is a healthy cx5 with an InfiniBand
+// port that answers at once.
+type Options struct {
+	// Profile names a device of Profiles; empty is DefaultProfile.
+	Profile string
+	// Port is the link layer; PortDefault is the profile's.
+	Port PortType
+	// Firmware replaces the profile's firmware version; zero keeps it.
+	Firmware Version
+	// Faults are raised from the start.
+	Faults []FaultSpec
+	// Load is the number of commands a second that busy firmware serves: each
+	// command then takes a random time of mean 1/Load and commands complete out
+	// of order. 0 answers on the doorbell.
+	Load float64
+	// Seed decides every random choice.
+	Seed uint64
+	// Functions of the chip; 0 is one.
+	Functions int
+	// SharedDomain attaches all functions to one I/O address space, as functions
+	// in one VFIO container are; otherwise each has its own.
+	SharedDomain bool
+	// Clock is the time the chip lives in. nil is the wall clock, which works
+	// under testing/synctest; a *ManualClock moves only by Chip.Advance.
+	Clock Clock
+	// Logger receives each command at debug level and faults at info level; nil
+	// is silent.
+	Logger *slog.Logger
+}
+
+// DefaultProfile is the device of the bare word "sim".
+const DefaultProfile = "cx5"
+
+// UsageError is a word of the SIM grammar that the model does not know. Known
+// lists what could have stood there.
+type UsageError struct {
+	Word  string   // the offending word
+	What  string   // what it was taken for: "profile", "fault", "word", "port"…
+	Why   string   // why it is refused, when the name alone does not say
+	Known []string // what exists
+}
+
+func (e *UsageError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "simulated device: unknown %s %q", e.What, e.Word)
+	if e.Why != "" {
+		b.Reset()
+		fmt.Fprintf(&b, "simulated device: bad %s %q: %s", e.What, e.Word, e.Why)
+	}
+	if len(e.Known) > 0 {
+		b.WriteString("; there are: ")
+		b.WriteString(strings.Join(e.Known, ", "))
+	}
+	return b.String()
+}
+
+// grammar lists the words Parse knows.
+var grammar = []string{"PROFILE", "port=ib|eth", "fw=X.Y.Z", "fault=NAME[@ARG]", "load=RATE", "seed=N"}
+
+// Parse reads a device of the command line's grammar,
+// sim[:PROFILE][,port=ib|eth][,fw=X.Y.Z][,fault=NAME[@ARG]]…[,load=RATE][,seed=N].
+// The leading "sim" may be missing. A word, profile or fault that does not exist
+// is a *UsageError.
+func Parse(s string) (Options, error) {
+	var o Options
+	rest := s
+	switch {
+	case rest == "sim" || rest == "":
+		return o, nil
+	case strings.HasPrefix(rest, "sim:"), strings.HasPrefix(rest, "sim,"):
+		rest = rest[len("sim:"):]
+	}
+	for i, w := range strings.Split(rest, ",") {
+		key, val, ok := strings.Cut(w, "=")
+		if !ok {
+			if i != 0 || w == "" {
+				return Options{}, &UsageError{Word: w, What: "word", Known: grammar}
+			}
+			o.Profile = w
+			continue
+		}
+		if err := o.word(key, val); err != nil {
+			return Options{}, err
+		}
+	}
+	if err := o.check(); err != nil {
+		return Options{}, err
+	}
+	return o, nil
+}
+
+func (o *Options) word(key, val string) error {
+	bad := func(why string) error { return &UsageError{Word: key + "=" + val, What: "word", Why: why} }
+	switch key {
+	case "port":
+		switch val {
+		case "ib":
+			o.Port = PortIB
+		case "eth":
+			o.Port = PortEth
+		default:
+			return &UsageError{Word: val, What: "port", Known: []string{"ib", "eth"}}
+		}
+	case "fw":
+		v, err := ParseVersion(val)
+		if err != nil {
+			return bad("want three numbers up to 65535, X.Y.Z")
+		}
+		o.Firmware = v
+	case "fault":
+		name, arg, _ := strings.Cut(val, "@")
+		o.Faults = append(o.Faults, FaultSpec{name, arg})
+	case "load":
+		r, err := strconv.ParseFloat(val, 64)
+		if err != nil || !(r > 0) || math.IsInf(r, 0) {
+			return bad("want a positive number of commands a second")
+		}
+		o.Load = r
+	case "seed":
+		n, err := strconv.ParseUint(val, 0, 64)
+		if err != nil {
+			return bad("want a number of 64 bits")
+		}
+		o.Seed = n
+	default:
+		return &UsageError{Word: key, What: "word", Known: grammar}
+	}
+	return nil
+}
+
+// check refuses what New could not build.
+func (o *Options) check() error {
+	if _, err := profileByName(o.profileName()); err != nil {
+		return err
+	}
+	for _, f := range o.Faults {
+		if _, err := parseFault(f.Name, f.Arg); err != nil {
+			return err
+		}
+	}
+	if o.Functions < 0 || o.Functions > maxFunctions {
+		return &UsageError{Word: strconv.Itoa(o.Functions), What: "number of functions",
+			Why: fmt.Sprintf("a chip has 1 to %d", maxFunctions)}
+	}
+	return nil
+}
+
+func (o *Options) profileName() string {
+	if o.Profile == "" {
+		return DefaultProfile
+	}
+	return o.Profile
+}
+
+// ParseVersion reads X.Y.Z.
+func ParseVersion(s string) (Version, error) {
+	p := strings.Split(s, ".")
+	if len(p) != 3 {
+		return Version{}, fmt.Errorf("firmware version %q: want X.Y.Z", s)
+	}
+	var n [3]uint16
+	for i := range p {
+		v, err := strconv.ParseUint(p[i], 10, 16)
+		if err != nil {
+			return Version{}, fmt.Errorf("firmware version %q: %w", s, err)
+		}
+		n[i] = uint16(v)
+	}
+	return Version{n[0], n[1], n[2]}, nil
+}
+
+// String gives the options back in the grammar of Parse.
+func (o Options) String() string {
+	w := []string{"sim:" + o.profileName()}
+	if o.Port != PortDefault {
+		w = append(w, "port="+o.Port.String())
+	}
+	if o.Firmware != (Version{}) {
+		w = append(w, "fw="+o.Firmware.String())
+	}
+	for _, f := range o.Faults {
+		w = append(w, "fault="+f.String())
+	}
+	if o.Load > 0 {
+		w = append(w, "load="+strconv.FormatFloat(o.Load, 'g', -1, 64))
+	}
+	if o.Seed != 0 {
+		w = append(w, "seed="+strconv.FormatUint(o.Seed, 10))
+	}
+	return strings.Join(w, ",")
+}
+
+// Profiles names the devices that exist.
+func Profiles() []string {
+	var n []string
+	for _, p := range profiles {
+		n = append(n, p.name)
+	}
+	slices.Sort(n)
+	return n
+}
+
+func profileByName(name string) (*profile, error) {
+	for _, p := range profiles {
+		if p.name == name {
+			return p, nil
+		}
+	}
+	return nil, &UsageError{Word: name, What: "profile", Known: Profiles()}
+}
