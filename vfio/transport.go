@@ -27,7 +27,9 @@ const (
 // Transport is one function seen through VFIO's verbs. Kernel VFIO, the
 // vfio-user client and the model implement it; the vfio-user server serves one.
 // All methods are safe for concurrent use. After Close every method answers
-// ErrClosed. Errors are *Error.
+// ErrClosed. Errors are *Error (found with errors.As): ErrRange for an index or
+// offset that does not exist, ErrNotFound for a region that the function does not
+// have, ErrNotSupported for a verb. Package vfiotest holds the contract as tests.
 type Transport interface {
 	// Info describes the function.
 	Info() (DeviceInfo, error)
@@ -68,9 +70,12 @@ type Transport interface {
 // Mapper makes memory visible to devices: one I/O address space of type1,
 // iommufd, vfio-user or the model. It is safe for concurrent use.
 type Mapper interface {
-	// Map makes m visible at m.IOVA. Overlaps and misalignment are refused.
+	// Map makes m visible at m.IOVA. Refused: overlaps (ErrExists), an empty or
+	// misaligned mapping or one outside the usable ranges (ErrRange), memory
+	// without a file where one is needed (ErrNotSupported).
 	Map(m Mapping) error
-	// Unmap removes what was mapped at exactly [iova, iova+size).
+	// Unmap removes what was mapped at exactly [iova, iova+size); ErrNotFound if
+	// that is no mapping.
 	Unmap(iova, size uint64) error
 	// Limits tells what may be mapped where.
 	Limits() (DMALimits, error)

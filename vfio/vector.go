@@ -84,7 +84,9 @@ func (v *Vector) Signal() {
 	// Not File.Write: that would wait where 2^64−2 signals are pending already, a
 	// state that a peer with the same eventfd can bring about. EAGAIN then says
 	// that one more changes nothing, and a closed file has no waiter.
-	_ = v.raw.Control(func(fd uintptr) { _, _ = unix.Write(int(fd), one[:]) })
+	// syscall.Write, as File.Read uses syscall.Read: the race detector then knows
+	// that a signal happens before the wait it ends.
+	_ = v.raw.Control(func(fd uintptr) { _, _ = syscall.Write(int(fd), one[:]) })
 }
 
 // one is what an eventfd counts a signal with, in host order.
@@ -97,6 +99,9 @@ var one = func() (b [8]byte) {
 // or the Vector is closed (ErrClosed). An interrupt that is pending already wins
 // over a context that is done.
 func (v *Vector) Wait(ctx context.Context) error {
+	if v.closed.Load() {
+		return ErrClosed
+	}
 	if v.TryWait() {
 		return nil
 	}
@@ -109,9 +114,6 @@ func (v *Vector) Wait(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-	}
-	if v.closed.Load() {
-		return ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -160,7 +162,7 @@ func (v *Vector) TryWait() bool {
 	got := false
 	_ = v.raw.Control(func(fd uintptr) {
 		var n [8]byte
-		m, err := unix.Read(int(fd), n[:])
+		m, err := syscall.Read(int(fd), n[:])
 		got = m == 8 && err == nil
 	})
 	return got

@@ -55,7 +55,7 @@ func (m *Mapper) Map(x vfio.Mapping) error {
 		return fail(fmt.Errorf("%w: %d mappings", vfio.ErrNoSpace, len(m.maps)))
 	}
 	i := m.after(x.IOVA)
-	if i < len(m.maps) && m.maps[i].IOVA-x.IOVA < size {
+	if i < len(m.maps) && m.maps[i].IOVA <= x.IOVA+(size-1) {
 		return fail(vfio.ErrExists)
 	}
 	m.maps = slices.Insert(m.maps, i, x)
