@@ -190,10 +190,13 @@ func TestSwitch(t *testing.T) {
 		b := open(t, Options{})
 		defer b.close()
 		q := &fakeEQ{conn: b.conn}
+		var mu sync.Mutex
 		var order []prm.Opcode
 		slow := 20 * time.Millisecond
 		b.onCommand(func(c *call) {
+			mu.Lock()
 			order = append(order, c.op())
+			mu.Unlock()
 			d := slow
 			if c.op() == prm.OpCreateEQ {
 				d = 0

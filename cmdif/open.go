@@ -178,9 +178,10 @@ func Open(ctx context.Context, dev *vfio.Device, seg *initseg.Segment, o Options
 }
 
 // VerifyOutputs turns the check of reply signatures on or off. It belongs on
-// only while the device signs: from the start until INIT_HCA if SET_HCA_CAP
-// switched checksums off (cmdif_checksum 0), always if it left them on. Inputs
-// are signed either way.
+// only while the device signs its replies: capability cmdif_checksum is 3
+// (enabled). In the initial state a ConnectX-4 was seen signing entries but not
+// output mailboxes, and neither after SET_HCA_CAP had switched checksums off and
+// INIT_HCA made it effective. Inputs are signed either way.
 func (c *Conn) VerifyOutputs(on bool) { c.verify.Store(on) }
 
 // Timeout is the deadline of commands that name none.
