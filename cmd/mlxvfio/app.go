@@ -1,0 +1,224 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/mlxvfio/mlxvfio/pci"
+	"github.com/spf13/cobra"
+)
+
+// app holds what every verb shares: streams and the global flags.
+type app struct {
+	in  io.Reader
+	out io.Writer
+	err io.Writer
+
+	json     bool
+	logLevel string
+	timeout  time.Duration
+	record   string
+
+	pci   pci.Options        // where functions are looked for; tests point it elsewhere
+	begun bool               // a verb runs: what fails from here on is no usage error of cobra's
+	done  context.CancelFunc // ends the time limit
+}
+
+// result is what a verb prints: as JSON through its exported fields, or as text.
+type result interface{ text(w io.Writer) }
+
+func (a *app) execute(ctx context.Context, args []string) error {
+	root := a.command()
+	root.SetArgs(args)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	err := root.ExecuteContext(ctx)
+	if a.done != nil {
+		a.done()
+	}
+	if err != nil && !a.begun {
+		// Flags are read in order: an error before --json was reached is JSON all the same.
+		a.json = a.json || slices.Contains(args, "--json")
+		var ue *usageError
+		if !errors.As(err, &ue) {
+			err = &usageError{err.Error()}
+		}
+	}
+	return err
+}
+
+// command is the tree of verbs.
+func (a *app) command() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "mlxvfio",
+		Short: "drive ConnectX (mlx5) functions from user space through VFIO",
+		Long: `mlxvfio drives NVIDIA/Mellanox ConnectX functions from user space through VFIO.
+
+DEV names a function:
+  0000:3b:00.0, 3b:00.0   a function bound to vfio-pci (see bind)
+  vfio-user:PATH          a function served on a socket (see serve)
+  sysfs:BDF               BAR0 read-only through sysfs, whatever driver owns it (info only)
+  sim[:PROFILE][,WORD…]   the embedded model; mlxvfio serve --list shows profiles and words
+
+Exit codes: 0 done, 1 the operation or device failed, 2 usage, 3 not found, no permission,
+busy or no IOMMU, 4 not supported by this device, 130 interrupted.`,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		Args:              noVerb,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if _, err := parseLevel(a.logLevel); err != nil {
+				return err
+			}
+			if a.timeout < 0 {
+				return usagef("--timeout %v is negative", a.timeout)
+			}
+			if a.timeout > 0 {
+				ctx, cancel := context.WithTimeoutCause(cmd.Context(), a.timeout, &timeUp{a.timeout})
+				a.done = cancel
+				cmd.SetContext(ctx)
+			}
+			a.begun = true
+			return nil
+		},
+	}
+	f := root.PersistentFlags()
+	f.BoolVar(&a.json, "json", false, "print JSON (one object, or one a line) instead of text; errors too")
+	f.StringVar(&a.logLevel, "log-level", "", "log to standard error: debug, info, warn or error (default: silent)")
+	f.DurationVar(&a.timeout, "timeout", 0, "give up after this time, e.g. 30s (default: the device's own deadlines)")
+	f.StringVar(&a.record, "record", "", "write every access to the device to this file as JSON lines")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err.Error()} })
+	root.AddCommand(a.verbs()...)
+	return root
+}
+
+// verb wraps cobra's wiring: usage errors for wrong argument counts, one function.
+func (a *app) verb(use, short string, minArgs, maxArgs int, fn func(ctx context.Context, args []string) error) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short}
+	c.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) < minArgs || maxArgs >= 0 && len(args) > maxArgs {
+			return usagef("usage: %s (%s --help explains)", strings.TrimSuffix(cmd.UseLine(), " [flags]"), cmd.CommandPath())
+		}
+		return nil
+	}
+	c.RunE = func(cmd *cobra.Command, args []string) error { return fn(cmd.Context(), args) }
+	return c
+}
+
+// noVerb refuses a first word that is no verb.
+func noVerb(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := ""
+	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+		hint = "; did you mean " + strings.Join(s, " or ") + "?"
+	}
+	return usagef("there is no verb %q%s (%s --help lists them)", args[0], hint, cmd.CommandPath())
+}
+
+// timeUp is the cause of a context that --timeout ended.
+type timeUp struct{ after time.Duration }
+
+func (e *timeUp) Error() string { return fmt.Sprintf("not done within --timeout %v", e.after) }
+
+// Is makes it the deadline that it is.
+func (e *timeUp) Is(target error) bool { return target == context.DeadlineExceeded }
+
+func parseLevel(s string) (slog.Level, error) {
+	if s == "" {
+		return 0, nil
+	}
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(s)); err != nil {
+		return 0, usagef("--log-level %q: want debug, info, warn or error", s)
+	}
+	return l, nil
+}
+
+// logger is silent unless --log-level was given.
+func (a *app) logger() *slog.Logger {
+	if a.logLevel == "" {
+		return slog.New(slog.DiscardHandler)
+	}
+	l, err := parseLevel(a.logLevel)
+	if err != nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	o := &slog.HandlerOptions{Level: l}
+	if a.json {
+		return slog.New(slog.NewJSONHandler(a.err, o))
+	}
+	return slog.New(slog.NewTextHandler(a.err, o))
+}
+
+// print shows a result. schema names its JSON form and version, "info/1".
+func (a *app) print(schema string, r result) error {
+	if !a.json {
+		var b bytes.Buffer
+		r.text(&b)
+		_, err := a.out.Write(b.Bytes())
+		return err
+	}
+	return writeJSON(a.out, schema, r)
+}
+
+// writeJSON puts the schema first and keeps the fields' order.
+func writeJSON(w io.Writer, schema string, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	head, err := json.Marshal(map[string]string{"schema": "mlxvfio." + schema})
+	if err != nil {
+		return err
+	}
+	line := head
+	if len(body) > 2 {
+		line = append(append(head[:len(head)-1:len(head)-1], ','), body[1:]...)
+	}
+	_, err = w.Write(append(line, '\n'))
+	return err
+}
+
+// table prints rows in aligned columns, without blanks at the ends of lines.
+func table(w io.Writer, rows [][]string) {
+	var width []int
+	for _, r := range rows {
+		for i, cell := range r {
+			if i == len(width) {
+				width = append(width, 0)
+			}
+			width[i] = max(width[i], utf8.RuneCountInString(cell))
+		}
+	}
+	for _, r := range rows {
+		var b strings.Builder
+		for i, cell := range r {
+			b.WriteString(cell)
+			b.WriteString(strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell)+2))
+		}
+		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
+	}
+}
+
+// terminal tells whether w is one, for progress lines.
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	st, err := f.Stat()
+	return err == nil && st.Mode()&os.ModeCharDevice != 0
+}

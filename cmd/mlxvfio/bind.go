@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/mlxvfio/mlxvfio/pci"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) bindVerb() *cobra.Command {
+	var force, noIOMMU bool
+	c := a.verb("bind BDF", "move a function from its host driver to vfio-pci", 1, 1, func(ctx context.Context, args []string) error {
+		b, err := parseBDF(args[0])
+		if err != nil {
+			return err
+		}
+		o := a.pciOptions()
+		o.Force, o.UnsafeNoIOMMU = force, noIOMMU
+		return a.rebind(pci.Bind(ctx, b, o))
+	})
+	c.Long = `bind moves a function to vfio-pci and writes down, before it changes anything, what unbind must restore.
+It refuses a function whose network interface is up, holds a route or has virtual functions.`
+	c.Flags().BoolVar(&force, "force", false, "take the function away although it is in use")
+	c.Flags().BoolVar(&noIOMMU, "unsafe-noiommu", false, "accept a function that no IOMMU isolates from the memory of this machine")
+	return c
+}
+
+// rebind reports what bind or unbind did.
+func (a *app) rebind(r *pci.Result, err error) error {
+	if err != nil {
+		if r != nil && r.RolledBack {
+			err = fmt.Errorf("%w; the original state is back", err)
+		}
+		return err
+	}
+	return a.print(r.Op+"/1", &rebound{r})
+}
+
+// rebound is a result of bind or unbind.
+type rebound struct{ *pci.Result }
+
+func (r *rebound) text(w io.Writer) {
+	name := r.BDF.String()
+	if r.Name != "" {
+		name += " " + r.Name
+	}
+	switch {
+	case r.Already:
+		fmt.Fprintf(w, "%s: is with %s, nothing to do", name, driverName(r.Driver))
+	default:
+		fmt.Fprintf(w, "%s: %s → %s", name, driverName(r.Previous), driverName(r.Driver))
+	}
+	if r.VFIONode != "" {
+		fmt.Fprintf(w, ", %s", r.VFIONode)
+	}
+	fmt.Fprintln(w)
+	if len(r.Overrode) > 0 {
+		fmt.Fprintf(w, "  in spite of: %s\n", strings.Join(r.Overrode, "; "))
+	}
+	for _, n := range r.Notes {
+		fmt.Fprintf(w, "  %s\n", n)
+	}
+}
+
+func parseBDF(s string) (pci.BDF, error) {
+	b, err := pci.ParseBDF(s)
+	if err != nil {
+		return b, usagef("%q is no PCI address: want 0000:3b:00.0 or 3b:00.0", s)
+	}
+	return b, nil
+}

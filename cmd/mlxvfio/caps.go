@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/mlxvfio/mlxvfio"
+	"github.com/mlxvfio/mlxvfio/cmdif"
+	"github.com/mlxvfio/mlxvfio/internal/prm"
+	"github.com/mlxvfio/mlxvfio/vfio"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) capsVerb() *cobra.Command {
+	var all bool
+	var only string
+	c := a.verb("caps DEV", "show every capability: at power-on, current, maximum", 1, 1, func(ctx context.Context, args []string) error {
+		return a.caps(ctx, args[0], only, all)
+	})
+	c.Flags().BoolVar(&all, "all", false, "show the fields that are zero too")
+	c.Flags().StringVar(&only, "type", "", "show one capability type only, e.g. GENERAL or ATOMIC")
+	return c
+}
+
+func (a *app) caps(ctx context.Context, dev, only string, all bool) error {
+	if only != "" {
+		if _, ok := prm.CapTypeEnum.ByName(only); !ok {
+			return usagef("--type %s: %s", only, valueHint(&prm.Field{Enum: prm.CapTypeEnum}))
+		}
+	}
+	at := &powerOn{}
+	return a.withDevice(ctx, dev, mlxvfio.Options{Trace: at.see}, func(_ context.Context, s *session) error {
+		r := &capsResult{deviceHead: s.head(), Types: []capEntry{}, Set: s.CapReport(), all: all}
+		for _, c := range s.Caps() {
+			if only != "" && !strings.EqualFold(c.Type.String(), only) {
+				continue
+			}
+			r.Types = append(r.Types, newCapEntry(c, at.of(c.Type), s.sources(c.Type)))
+		}
+		if len(r.Types) == 0 {
+			return fmt.Errorf("%s: capability type %s: %w by this device", dev, strings.ToUpper(only), vfio.ErrNotSupported)
+		}
+		return a.print("caps/1", r)
+	})
+}
+
+// powerOn keeps what a function says of its capabilities before a driver has
+// set any: the replies to QUERY_HCA_CAP (current) up to the first SET_HCA_CAP.
+type powerOn struct {
+	mu   sync.Mutex
+	mod  map[int]uint16 // op_mod of the query in each slot
+	over bool
+	caps map[prm.CapType][]byte
+}
+
+// see is the trace of the bring-up.
+func (p *powerOn) see(e cmdif.TraceEvent) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	entry := prm.AsCmdQueueEntry(e.Entry)
+	switch {
+	case e.Opcode == prm.OpSetHCACap:
+		p.over = true
+	case e.Opcode != prm.OpQueryHCACap || p.over:
+	case !e.Output:
+		if p.mod == nil {
+			p.mod, p.caps = map[int]uint16{}, map[prm.CapType][]byte{}
+		}
+		p.mod[e.Slot] = prm.AsCmdIn(entry.CommandInputInlineData()).OpMod()
+	default:
+		mod := p.mod[e.Slot]
+		if cmdif.CapMode(mod&1) != cmdif.CapCurrent || prm.AsCmdOut(entry.CommandOutputInlineData()).Status() != prm.StatusOK {
+			return
+		}
+		var b []byte
+		for _, m := range e.Mailboxes {
+			b = append(b, prm.AsCmdIfBox(m).MailboxData()...)
+		}
+		p.caps[prm.CapType(mod>>1)] = b[:min(len(b), mlxvfio.CapSize)]
+	}
+}
+
+// of is the power-on value of a type, nil if it was not asked for that early.
+func (p *powerOn) of(t prm.CapType) []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.caps[t]
+}
+
+// capEntry is one capability type.
+type capEntry struct {
+	Type string `json:"type"`
+	ID   uint16 `json:"id"`
+	// Layout is the structure the fields are decoded with; empty where there is
+	// none, and then there are only raw bytes.
+	Layout     string      `json:"layout,omitempty"`
+	PowerOn    prm.Decoded `json:"power_on,omitempty"`
+	Current    prm.Decoded `json:"current"`
+	Maximum    prm.Decoded `json:"maximum"`
+	PowerOnHex string      `json:"power_on_hex,omitempty"`
+	CurrentHex string      `json:"current_hex"`
+	MaximumHex string      `json:"maximum_hex"`
+	// Source tells for each field of a model whether its value is real, derived
+	// or chosen.
+	Source map[string]string `json:"source,omitempty"`
+}
+
+func newCapEntry(c *mlxvfio.Capability, atPowerOn []byte, source map[string]string) capEntry {
+	e := capEntry{
+		Type: c.Type.String(), ID: uint16(c.Type), Source: source,
+		CurrentHex: hex.EncodeToString(c.Current), MaximumHex: hex.EncodeToString(c.Maximum), PowerOnHex: hex.EncodeToString(atPowerOn),
+	}
+	layout := prm.CapStruct(c.Type)
+	if layout == nil {
+		return e
+	}
+	e.Layout = layout.Name
+	e.Current, e.Maximum = prm.Decode(c.Current, layout), prm.Decode(c.Maximum, layout)
+	if atPowerOn != nil {
+		e.PowerOn = prm.Decode(atPowerOn, layout)
+	}
+	return e
+}
+
+type capsResult struct {
+	deviceHead
+	Types []capEntry `json:"types"`
+	// Set is what the driver asked for with SET_HCA_CAP and what came of it.
+	Set []mlxvfio.CapRow `json:"set"`
+
+	all bool
+}
+
+func (r *capsResult) text(w io.Writer) {
+	fmt.Fprintln(w, r.deviceHead)
+	for i := range r.Types {
+		fmt.Fprintln(w)
+		r.Types[i].text(w, r.all)
+	}
+	if len(r.Set) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "\nset by the driver")
+	rows := [][]string{{"  FIELD", "WANTED", "POWER-ON", "MAXIMUM", "SENT", "NOW", "RESULT", "WHY"}}
+	for _, c := range r.Set {
+		rows = append(rows, []string{"  " + c.Field, num(c.Requested), num(c.Before), num(c.Maximum), num(c.Sent), num(c.After), c.Done, c.Why})
+	}
+	table(w, rows)
+}
+
+func (e *capEntry) text(w io.Writer, all bool) {
+	fmt.Fprintf(w, "%s (type %#x)\n", e.Type, e.ID)
+	if e.Layout == "" {
+		fmt.Fprintln(w, "  no layout for this type here; --json has the bytes")
+		return
+	}
+	head := []string{"  FIELD", "CURRENT", "MAXIMUM"}
+	if e.PowerOn != nil {
+		head = []string{"  FIELD", "POWER-ON", "CURRENT", "MAXIMUM"}
+	}
+	if e.Source != nil {
+		head = append(head, "SOURCE")
+	}
+	rows := [][]string{head}
+	for _, path := range e.paths(all) {
+		row := []string{"  " + path}
+		if e.PowerOn != nil {
+			row = append(row, at(e.PowerOn, path))
+		}
+		row = append(row, at(e.Current, path), at(e.Maximum, path))
+		if e.Source != nil {
+			row = append(row, dash(e.Source[path]))
+		}
+		rows = append(rows, row)
+	}
+	if len(rows) == 1 {
+		fmt.Fprintln(w, "  all fields are zero")
+		return
+	}
+	table(w, rows)
+}
+
+// paths are the fields to show, in the order of the layout; bits without a name
+// last, wherever they are set.
+func (e *capEntry) paths(all bool) []string {
+	var out []string
+	seen := map[string]bool{}
+	for _, d := range []prm.Decoded{e.Maximum, e.Current, e.PowerOn} {
+		for i := range d {
+			p := d[i].Path
+			if !seen[p] && (all || !zeroAt(e.PowerOn, p) || !zeroAt(e.Current, p) || !zeroAt(e.Maximum, p)) {
+				out = append(out, p)
+			}
+			seen[p] = true
+		}
+	}
+	return out
+}
+
+func zeroAt(d prm.Decoded, path string) bool {
+	v, ok := d.Find(path)
+	return !ok || v.Zero()
+}
+
+func at(d prm.Decoded, path string) string {
+	v, ok := d.Find(path)
+	if !ok {
+		return "0"
+	}
+	return short(v)
+}
+
+// short is a value in a column: a name, a decimal number, with hex where the
+// number is a mask or large.
+func short(v prm.Value) string {
+	if v.Bytes == nil && v.Enum == nil {
+		return num(v.Num)
+	}
+	return v.String()
+}
+
+func num(v uint64) string {
+	if v > 9999 {
+		return fmt.Sprintf("%#x", v)
+	}
+	return fmt.Sprint(v)
+}
+
+// sources tells where the model has the values of a capability type from; nil
+// for a device that is no model in this process.
+func (s *session) sources(prm.CapType) map[string]string { return nil }

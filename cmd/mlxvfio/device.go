@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mlxvfio/mlxvfio"
+	"github.com/mlxvfio/mlxvfio/vfio"
+)
+
+// session is a function that is up, and how it was asked for.
+type session struct {
+	*mlxvfio.HCA
+	arg  devArg
+	info vfio.DeviceInfo
+	dev  *opened
+}
+
+// withDevice brings the function up, runs fn, and gives the function back
+// whatever happens.
+func (a *app) withDevice(ctx context.Context, dev string, o mlxvfio.Options, fn func(ctx context.Context, s *session) error) error {
+	arg, err := parseDev(dev)
+	if err != nil {
+		return err
+	}
+	t, err := a.open(ctx, arg)
+	if err != nil {
+		return err
+	}
+	if arg.kind == devSysfs {
+		return errors.Join(&vfio.Error{Op: "bring the function up", Target: arg.text, Err: vfio.ErrNotSupported,
+			Remedy: fmt.Sprintf("sysfs only reads: mlxvfio bind %v, then use %v", arg.bdf, arg.bdf)}, t.Close())
+	}
+	o.Logger = a.logger()
+	h, err := mlxvfio.Open(ctx, t, o)
+	if err != nil {
+		return err
+	}
+	s := &session{HCA: h, arg: arg, info: h.Device().Info(), dev: t}
+	err = fn(ctx, s)
+	return errors.Join(err, closeDevice(ctx, h))
+}
+
+// closeLimit bounds how long giving a function back may take before it is cut
+// off instead.
+const closeLimit = 30 * time.Second
+
+// closeDevice gives the function back, also when ctx is over.
+func closeDevice(ctx context.Context, h *mlxvfio.HCA) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
+	defer cancel()
+	return h.Close(ctx)
+}
+
+// deviceHead is how every report about a device begins.
+type deviceHead struct {
+	Device   string `json:"device"`
+	Backend  string `json:"backend"`
+	Firmware string `json:"firmware"`
+}
+
+func (s *session) head() deviceHead {
+	return deviceHead{Device: s.arg.text, Backend: s.info.Backend, Firmware: s.Segment().FirmwareVersion().String()}
+}
+
+func (d deviceHead) String() string {
+	return fmt.Sprintf("%s (%s), firmware %s", d.Device, d.Backend, d.Firmware)
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/mlxvfio/mlxvfio"
+	"github.com/mlxvfio/mlxvfio/cmdif"
+	"github.com/mlxvfio/mlxvfio/pci"
+	"github.com/mlxvfio/mlxvfio/sim"
+	"github.com/mlxvfio/mlxvfio/vfio"
+)
+
+// Exit codes, the same for every verb.
+const (
+	exitOK          = 0
+	exitFailed      = 1 // the operation or device failed, or time ran out
+	exitUsage       = 2 // usage, an unknown profile or fault included
+	exitUnavailable = 3 // not found, no permission, busy, no IOMMU
+	exitUnsupported = 4 // not supported by this device
+	exitInterrupted = 130
+)
+
+// usageError is a mistake on the command line.
+type usageError struct{ msg string }
+
+func (e *usageError) Error() string { return e.msg }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
+
+// unavailable marks an error as "not there for us": exit code 3.
+type unavailable struct{ err error }
+
+func (e *unavailable) Error() string { return e.err.Error() }
+func (e *unavailable) Unwrap() error { return e.err }
+
+// silent carries an exit code for a verb that has already said everything.
+type silent struct{ code int }
+
+func (e *silent) Error() string { return fmt.Sprintf("exit code %d", e.code) }
+
+// exitCode sorts an error into the table above. What the user did comes before
+// what is not there, and that before what the device cannot do.
+func exitCode(err error) int {
+	var (
+		si *silent
+		ue *usageError
+		su *sim.UsageError
+		na *unavailable
+	)
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &si):
+		return si.code
+	case errors.As(err, &ue), errors.As(err, &su), errors.Is(err, pci.ErrBadBDF):
+		return exitUsage
+	case errors.As(err, &na), isAny(err, notForUs):
+		return exitUnavailable
+	case isAny(err, notHere):
+		return exitUnsupported
+	}
+	return exitFailed
+}
+
+// notForUs: not found, no permission, busy, no IOMMU.
+var notForUs = []error{
+	vfio.ErrNotFound, vfio.ErrBusy, vfio.ErrNoIOMMU,
+	pci.ErrNotFound, pci.ErrPermission, pci.ErrBusy, pci.ErrNoIOMMU, pci.ErrGroupNotViable, pci.ErrNoDriver,
+	fs.ErrNotExist, fs.ErrPermission,
+	syscall.ENODEV, syscall.EBUSY, syscall.ECONNREFUSED, syscall.EADDRINUSE,
+}
+
+// notHere: this device, transport or card cannot do that.
+var notHere = []error{vfio.ErrNotSupported, pci.ErrNotMellanox, pci.ErrFlashRecovery}
+
+func isAny(err error, targets []error) bool {
+	return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
+}
+
+// errorLine is the JSON form of an error: the line, and the parts of it that
+// programs look at.
+type errorLine struct {
+	Error string `json:"error"`
+	Exit  int    `json:"exit"`
+	// Stage of the bring-up that failed, and the page ledger after its undo.
+	Stage string              `json:"stage,omitempty"`
+	Pages *mlxvfio.PageLedger `json:"pages,omitempty"`
+	// Command that firmware refused.
+	Opcode   string `json:"opcode,omitempty"`
+	Status   string `json:"status,omitempty"`
+	Syndrome uint32 `json:"syndrome,omitempty"`
+	Remedy   string `json:"remedy,omitempty"`
+}
+
+func newErrorLine(err error, code int) errorLine {
+	l := errorLine{Error: oneLine(err), Exit: code}
+	var (
+		se *mlxvfio.StageError
+		ce *cmdif.CommandError
+		ve *vfio.Error
+		pe *pci.Error
+	)
+	if errors.As(err, &se) {
+		l.Stage, l.Pages, l.Remedy = se.Stage, &se.Ledger, se.Remedy
+	}
+	if errors.As(err, &ce) {
+		l.Opcode, l.Status, l.Syndrome = ce.Opcode.String(), ce.Status.String(), ce.Syndrome
+	}
+	if l.Remedy == "" && errors.As(err, &ve) {
+		l.Remedy = ve.Remedy
+	}
+	if l.Remedy == "" && errors.As(err, &pe) {
+		l.Remedy = pe.Remedy
+	}
+	return l
+}
+
+// fail prints the error, one line with its remedy, and returns the exit code.
+// ctx is the one that signals end: whatever else went wrong, the user's wish to
+// stop is the reason.
+func (a *app) fail(ctx context.Context, err error) int {
+	code := exitCode(err)
+	if ctx.Err() != nil && code != exitUsage {
+		code = exitInterrupted
+	}
+	var si *silent
+	if errors.As(err, &si) {
+		return code
+	}
+	if a.json {
+		// Standard error is the last resort: a failure to write it has no other place to go.
+		_ = writeJSON(a.err, "error/1", newErrorLine(err, code))
+		return code
+	}
+	fmt.Fprintf(a.err, "mlxvfio: %s\n", oneLine(err))
+	return code
+}
+
+// oneLine is an error on one line.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

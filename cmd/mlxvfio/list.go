@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/mlxvfio/mlxvfio/pci"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) listVerb() *cobra.Command {
+	var all bool
+	c := a.verb("list", "show the ConnectX functions of this machine", 0, 0, func(ctx context.Context, _ []string) error {
+		return a.list(ctx, all)
+	})
+	c.Flags().BoolVar(&all, "all", false, "show the vendor's other functions too: bridges, older cards")
+	return c
+}
+
+func (a *app) list(ctx context.Context, all bool) error {
+	fns, err := pci.List(ctx, a.pciOptions())
+	if err != nil && len(fns) == 0 {
+		return err
+	}
+	r := &listResult{Functions: []listed{}}
+	states := map[pci.BDF]pci.JournalEntry{}
+	js, jerr := pci.Journals(a.pciOptions())
+	for _, j := range js {
+		states[j.BDF] = j
+	}
+	for _, f := range fns {
+		if !all && f.ID.Kind != pci.KindHCA && f.ID.Kind != pci.KindRecovery {
+			continue
+		}
+		l := listed{Function: f}
+		if j, ok := states[f.BDF]; ok {
+			l.Journal = &j
+		}
+		r.Functions = append(r.Functions, l)
+	}
+	if perr := a.print("list/1", r); perr != nil {
+		return perr
+	}
+	if err == nil {
+		err = jerr
+	}
+	return err
+}
+
+// listed is a function, with the journal of its bind if there is one.
+type listed struct {
+	*pci.Function
+	Journal *pci.JournalEntry `json:"journal,omitempty"`
+}
+
+type listResult struct {
+	Functions []listed `json:"functions"`
+}
+
+func (r *listResult) text(w io.Writer) {
+	if len(r.Functions) == 0 {
+		fmt.Fprintln(w, "no ConnectX function on this machine")
+		return
+	}
+	rows := [][]string{{"FUNCTION", "DEVICE", "KIND", "DRIVER", "GROUP", "NUMA", "LINK", "INTERFACES", "NOTES"}}
+	for _, f := range r.Functions {
+		rows = append(rows, []string{f.BDF.String(), f.ID.Name, f.kind(), dash(f.Driver), f.group(), number(f.NUMANode), f.link(), f.interfaces(), f.notes()})
+	}
+	table(w, rows)
+}
+
+func (l listed) kind() string {
+	switch {
+	case l.ID.Kind != pci.KindHCA:
+		return string(l.ID.Kind)
+	case l.IsVF:
+		return "VF"
+	}
+	return "PF"
+}
+
+func (l listed) group() string {
+	if l.IOMMU == nil {
+		return "-"
+	}
+	return strconv.Itoa(l.IOMMU.Number)
+}
+
+func (l listed) link() string {
+	if l.Link.CurrentSpeed == "" || l.Link.CurrentWidth == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%s x%d", strings.TrimSuffix(l.Link.CurrentSpeed, " PCIe"), l.Link.CurrentWidth)
+}
+
+func (l listed) interfaces() string {
+	var names []string
+	for _, n := range l.Netdevs {
+		state := "down"
+		if n.Up {
+			state = "up"
+		}
+		names = append(names, n.Name+" ("+state+")")
+	}
+	return dash(strings.Join(append(names, l.Infiniband...), ", "))
+}
+
+// notes are what somebody who wants to use the function should know.
+func (l listed) notes() string {
+	var notes []string
+	if l.Link.Degraded() {
+		notes = append(notes, fmt.Sprintf("link below its %s x%d", strings.TrimSuffix(l.Link.MaxSpeed, " PCIe"), l.Link.MaxWidth))
+	}
+	if l.IOMMU != nil {
+		for _, m := range l.IOMMU.Siblings(l.BDF) {
+			if m.Blocks() {
+				notes = append(notes, fmt.Sprintf("shares its group with %s (%s)", m.BDF, m.Driver))
+			}
+		}
+	}
+	if j := l.Journal; j != nil {
+		switch {
+		case j.State == pci.JournalBound:
+			notes = append(notes, "bound by mlxvfio, unbind restores "+driverName(j.Driver))
+		case j.Interrupted():
+			notes = append(notes, "a bind was cut off: run mlxvfio unbind "+l.BDF.String())
+		default:
+			notes = append(notes, "journal "+string(j.State))
+		}
+	}
+	if len(l.Unreadable) > 0 {
+		notes = append(notes, "unreadable: "+strings.Join(l.Unreadable, ", "))
+	}
+	return strings.Join(notes, "; ")
+}
+
+// pciOptions are where the machine's functions are, with the log.
+func (a *app) pciOptions() pci.Options {
+	o := a.pci
+	o.Logger = a.logger()
+	return o
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// number is n, or a dash where the kernel does not know it.
+func number(n int) string {
+	if n < 0 {
+		return "-"
+	}
+	return strconv.Itoa(n)
+}
+
+func driverName(s string) string {
+	if s == "" {
+		return "no driver"
+	}
+	return s
+}

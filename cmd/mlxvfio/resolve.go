@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/mlxvfio/mlxvfio/internal/vfiouser"
+	"github.com/mlxvfio/mlxvfio/pci"
+	"github.com/mlxvfio/mlxvfio/sim"
+	"github.com/mlxvfio/mlxvfio/vfio"
+)
+
+// devKind is what a DEV argument names.
+type devKind int
+
+const (
+	devKernel devKind = iota // BDF: the kernel's VFIO
+	devSysfs                 // sysfs:BDF: BAR0 read-only
+	devSocket                // vfio-user:PATH
+	devSim                   // sim[:…]
+)
+
+// devArg is a parsed DEV argument. Parsing touches no device.
+type devArg struct {
+	kind devKind
+	text string      // as given
+	bdf  pci.BDF     // devKernel, devSysfs
+	path string      // devSocket
+	sim  sim.Options // devSim
+}
+
+// parseDev reads a DEV argument; every mistake is a usage error of one line.
+func parseDev(s string) (devArg, error) {
+	d := devArg{text: s}
+	var err error
+	switch {
+	case s == "sim" || strings.HasPrefix(s, "sim:") || strings.HasPrefix(s, "sim,"):
+		d.kind = devSim
+		if d.sim, err = sim.Parse(s); err != nil {
+			return d, &usageError{err.Error()}
+		}
+		return d, nil
+	case strings.HasPrefix(s, "vfio-user:"):
+		d.kind = devSocket
+		if d.path = strings.TrimPrefix(s, "vfio-user:"); d.path == "" {
+			return d, usagef("%q names no socket: vfio-user:PATH", s)
+		}
+		return d, nil
+	case strings.HasPrefix(s, "sysfs:"):
+		d.kind = devSysfs
+		if d.bdf, err = pci.ParseBDF(strings.TrimPrefix(s, "sysfs:")); err != nil {
+			return d, usagef("%q: %v", s, err)
+		}
+		return d, nil
+	}
+	if d.bdf, err = pci.ParseBDF(s); err != nil {
+		return d, usagef("%q is no device: want a BDF such as 0000:3b:00.0, vfio-user:PATH, sysfs:BDF or sim[:PROFILE][,WORD…]", s)
+	}
+	return d, nil
+}
+
+// opened is a transport with what must be closed after it.
+type opened struct {
+	vfio.Transport
+	arg  devArg
+	chip *sim.Chip // devSim only
+	undo []func() error
+}
+
+// Close closes the transport, then what carries it.
+func (o *opened) Close() error {
+	err := o.Transport.Close()
+	for i := len(o.undo) - 1; i >= 0; i-- {
+		err = errors.Join(err, o.undo[i]())
+	}
+	o.undo = nil
+	return err
+}
+
+// open turns a DEV argument into a transport, with the recorder in front of it
+// when --record was given.
+func (a *app) open(ctx context.Context, arg devArg) (*opened, error) {
+	o := &opened{arg: arg}
+	var err error
+	switch arg.kind {
+	case devSim:
+		arg.sim.Logger = a.logger()
+		if o.chip, err = sim.New(arg.sim); err != nil {
+			return nil, fmt.Errorf("%s: %w", arg.text, err)
+		}
+		o.Transport = o.chip.Function(0)
+		o.undo = append(o.undo, o.chip.Close)
+	case devSocket:
+		o.Transport, err = vfiouser.Dial(ctx, arg.path, vfiouser.Options{Logger: a.logger()})
+	case devSysfs:
+		if err = a.checkFunction(arg.bdf, false); err == nil {
+			o.Transport, err = vfio.OpenSysfs(arg.bdf.String(), vfio.KernelOptions{Sysfs: a.pci.SysRoot})
+		}
+	case devKernel:
+		if err = a.checkFunction(arg.bdf, true); err == nil {
+			o.Transport, err = vfio.OpenGroup(arg.bdf.String(), vfio.KernelOptions{Sysfs: a.pci.SysRoot, Proc: a.pci.ProcRoot})
+		}
+	}
+	if err != nil {
+		return nil, unavailableUnless(err)
+	}
+	return o, a.recordInto(o)
+}
+
+// unavailableUnless makes an error of opening one of exit code 3, except where
+// the device cannot do what is asked or the user stopped waiting.
+func unavailableUnless(err error) error {
+	if errors.Is(err, vfio.ErrNotSupported) || errors.Is(err, pci.ErrNotMellanox) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return &unavailable{err}
+}
+
+// recordInto puts the recorder in front of an opened device.
+func (a *app) recordInto(o *opened) error {
+	if a.record == "" {
+		return nil
+	}
+	f, err := os.Create(a.record)
+	if err != nil {
+		return errors.Join(usagef("--record: %v", err), o.Close())
+	}
+	rec := vfio.NewRecorder(o.Transport, f)
+	o.Transport = rec
+	o.undo = append(o.undo, func() error { return errors.Join(rec.Err(), f.Close()) })
+	return nil
+}
+
+// checkFunction refuses a BDF that is not there, is no ConnectX or, where VFIO
+// is wanted, has another driver, so that the message names the real reason.
+func (a *app) checkFunction(b pci.BDF, wantVFIO bool) error {
+	f, err := pci.Inspect(b, a.pciOptions())
+	if err != nil {
+		return err
+	}
+	fail := func(err error, remedy string) error {
+		return &pci.Error{Op: "open", BDF: b.String(), Err: err, Remedy: remedy}
+	}
+	switch {
+	case f.ID.Kind == pci.KindRecovery:
+		return fail(pci.ErrFlashRecovery, "burn firmware with flint")
+	case !f.IsMLX5():
+		return fail(fmt.Errorf("%w: %s (%04x:%04x)", pci.ErrNotMellanox, f.ID.Name, f.Vendor, f.Device), "mlxvfio list")
+	case wantVFIO && !pci.IsVFIO(f.Driver):
+		return fail(fmt.Errorf("%w to vfio-pci, it is with %s", errNotBound, driverName(f.Driver)), "mlxvfio bind "+b.String())
+	}
+	return nil
+}
+
+var errNotBound = errors.New("the function is not bound")

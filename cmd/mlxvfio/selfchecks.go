@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/mlxvfio/mlxvfio/cmdif"
+)
+
+// selfChecks are what selftest does with a function that is up.
+var selfChecks = []struct {
+	name string
+	run  func(ctx context.Context, s *session) (note string, err error)
+}{
+	{"event-mode", checkEvents},
+	{"command-burst", checkBurst},
+	{"capabilities", checkCaps},
+	{"health", checkHealth},
+}
+
+// checkEvents sends one command and counts how its completion was noticed.
+func checkEvents(ctx context.Context, s *session) (string, error) {
+	if !s.EventMode() {
+		return "skipped: commands are polled, the function has no MSI-X", s.Conn().NOP(ctx)
+	}
+	before := s.Stats()
+	if err := s.Conn().NOP(ctx); err != nil {
+		return "", err
+	}
+	after := s.Stats()
+	events, wakeups := after.Events.Commands-before.Events.Commands, after.Events.Wakeups-before.Events.Wakeups
+	switch {
+	case after.Commands.Recovered != before.Commands.Recovered:
+		return "", errors.New("the completion was found by polling, its interrupt did not arrive; check interrupt remapping (dmesg) and /proc/interrupts")
+	case events == 0 || wakeups == 0:
+		return "", fmt.Errorf("the command completed with %d events and %d wake-ups of an event loop; want at least one of each", events, wakeups)
+	}
+	return fmt.Sprintf("1 command, %d completion event%s, %d wake-up%s", events, plural(int(events)), wakeups, plural(int(wakeups))), nil
+}
+
+// burstRounds is how many commands each slot gets in the burst.
+const burstRounds = 16
+
+// checkBurst keeps every slot busy with commands that do nothing.
+func checkBurst(ctx context.Context, s *session) (string, error) {
+	var mu sync.Mutex
+	slots := map[int]bool{}
+	took := make([]time.Duration, 0, s.Conn().Stats().Slots*burstRounds)
+	s.Conn().SetTrace(func(e cmdif.TraceEvent) {
+		mu.Lock()
+		defer mu.Unlock()
+		slots[e.Slot] = true
+	})
+	defer s.Conn().SetTrace(nil)
+	var wg sync.WaitGroup
+	errs := make([]error, s.Conn().Stats().Slots)
+	start := time.Now()
+	for i := range errs {
+		wg.Go(func() {
+			for range burstRounds {
+				t := time.Now()
+				if errs[i] = s.Conn().NOP(ctx); errs[i] != nil {
+					return
+				}
+				mu.Lock()
+				took = append(took, time.Since(t))
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	total := time.Since(start)
+	for _, err := range errs {
+		if err != nil {
+			return "", err
+		}
+	}
+	if want := len(errs) * burstRounds; len(took) != want {
+		return "", fmt.Errorf("%d of %d commands came back", len(took), want)
+	}
+	slices.Sort(took)
+	return fmt.Sprintf("%d commands from %d callers in %d of %d slots, median %v, %.0f a second", len(took), len(errs),
+		len(slots), len(errs), took[len(took)/2].Round(100*time.Nanosecond), float64(len(took))/total.Seconds()), nil
+}
+
+// checkCaps sums up what the device can do; it must be able to do something.
+func checkCaps(_ context.Context, s *session) (string, error) {
+	i := s.Info()
+	if i.Limits.LogQPs == 0 || i.Limits.EQs == 0 || i.Ports == 0 {
+		return "", fmt.Errorf("the device claims 2^%d QPs, %d EQs and %d ports", i.Limits.LogQPs, i.Limits.EQs, i.Ports)
+	}
+	clamped := 0
+	for _, r := range s.CapReport() {
+		if r.Done == "ignored" {
+			return "", fmt.Errorf("firmware ignored SET_HCA_CAP %s=%d: it reads %d", r.Field, r.Sent, r.After)
+		}
+		if r.Done == "clamped" {
+			clamped++
+		}
+	}
+	return fmt.Sprintf("%d types, %d fields clamped; %s, %d port%s; atomics: %s", len(s.Caps()), clamped, i.PortType, i.Ports, plural(i.Ports), atomics(i.Atomics)), nil
+}
+
+// checkHealth reads the health buffer.
+func checkHealth(_ context.Context, s *session) (string, error) {
+	if err := s.Segment().Alive(); err != nil {
+		return "", err
+	}
+	h := s.Segment().Health()
+	if h.Syndrome != 0 {
+		return "", fmt.Errorf("the device reports %v (health word %#x)", h.Syndrome, h.Raw)
+	}
+	return fmt.Sprintf("counter %d, no syndrome", h.Counter), nil
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+
+	"github.com/mlxvfio/mlxvfio/internal/vfiouser"
+	"github.com/mlxvfio/mlxvfio/sim"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) serveVerb() *cobra.Command {
+	var sockets []string
+	var control string
+	var what bool
+	c := a.verb("serve [SIM] --socket PATH", "offer the model on vfio-user sockets", 0, 1, func(ctx context.Context, args []string) error {
+		if what {
+			return a.print("serve-list/1", serveList())
+		}
+		return a.serve(ctx, args, sockets, control)
+	})
+	c.Long = `serve offers a model of a ConnectX on vfio-user sockets, one function of the chip for each --socket, until SIGTERM
+or SIGINT. It prints one line when it is ready. SIM are the words of a model: sim:cx5,port=eth or just cx5,port=eth.
+QEMU takes a socket as -device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"PATH"}}'; mlxvfio takes it
+as vfio-user:PATH.`
+	c.Flags().StringArrayVar(&sockets, "socket", nil, "socket to serve a function on; may be repeated")
+	c.Flags().StringVar(&control, "control", "", "socket that takes words at run time (see tell)")
+	c.Flags().BoolVar(&what, "list", false, "list profiles, faults and words; serve nothing")
+	return c
+}
+
+func (a *app) serve(ctx context.Context, args, sockets []string, control string) error {
+	words := ""
+	if len(args) > 0 {
+		words = args[0]
+	}
+	o, err := sim.Parse(words)
+	if err != nil {
+		return err
+	}
+	if len(sockets) == 0 {
+		return usagef("serve needs --socket PATH")
+	}
+	if a.record != "" && len(sockets) > 1 {
+		return usagef("--record takes one --socket, not %d", len(sockets))
+	}
+	if d := twice(append([]string{control}, sockets...)); d != "" {
+		return usagef("the path %s is given twice", d)
+	}
+	o.Functions, o.Logger = len(sockets), a.logger()
+	chip, err := sim.New(o)
+	if err != nil {
+		return err
+	}
+	s := &server{a: a, chip: chip}
+	return errors.Join(s.run(ctx, sockets, control), chip.Close())
+}
+
+func twice(paths []string) string {
+	seen := map[string]bool{"": true}
+	for _, p := range paths {
+		if p != "" && seen[p] {
+			return p
+		}
+		seen[p] = true
+	}
+	return ""
+}
+
+// server is a model on its sockets.
+type server struct {
+	a    *app
+	chip *sim.Chip
+}
+
+// run listens on every socket first, so that the ready line is true, and serves
+// until ctx is over.
+func (s *server) run(ctx context.Context, sockets []string, control string) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var listeners []net.Listener
+	abandon := func(err error) error {
+		for _, l := range listeners {
+			err = errors.Join(err, l.Close())
+		}
+		return err
+	}
+	for _, p := range append(append([]string{}, sockets...), control) {
+		if p == "" {
+			continue
+		}
+		l, err := vfiouser.Listen(p)
+		if err != nil {
+			return abandon(err)
+		}
+		listeners = append(listeners, l)
+	}
+	var wg sync.WaitGroup
+	errs := make([]error, len(sockets)+1)
+	for i := range sockets {
+		t := &opened{Transport: s.chip.Function(i)}
+		if err := s.a.recordInto(t); err != nil {
+			stop(err)
+			wg.Wait()
+			return abandon(err)
+		}
+		wg.Go(func() {
+			errs[i] = errors.Join(vfiouser.Serve(ctx, listeners[i], t, vfiouser.Options{Logger: s.a.logger()}), t.Close())
+			if errs[i] != nil {
+				stop(errs[i]) // one function gone: the others end too
+			}
+		})
+	}
+	if control != "" {
+		wg.Go(func() { errs[len(sockets)] = serveControl(ctx, listeners[len(sockets)], s.chip) })
+	}
+	perr := s.a.print("serve/1", &served{Ready: true, Model: s.describe(), Sockets: sockets, Control: control})
+	if perr != nil {
+		stop(perr)
+	}
+	wg.Wait()
+	return errors.Join(append(errs, perr)...)
+}
+
+func (s *server) describe() string {
+	return fmt.Sprintf("%s, %s port, firmware %v", s.chip.Profile(), s.chip.Port(), s.chip.Firmware())
+}
+
+// served is the ready line.
+type served struct {
+	Ready   bool     `json:"ready"`
+	Model   string   `json:"model"`
+	Sockets []string `json:"sockets"`
+	Control string   `json:"control,omitempty"`
+}
+
+func (r *served) text(w io.Writer) {
+	fmt.Fprintf(w, "ready: %s on %s%s\n", r.Model, strings.Join(r.Sockets, ", "), ifText(r.Control != "", ", control on "+r.Control))
+}
+
+// serveWords is what serve and the SIM words know.
+type serveWords struct {
+	Profiles []string    `json:"profiles"`
+	Default  string      `json:"default_profile"`
+	Words    []wordRow   `json:"words"`
+	Faults   []sim.Fault `json:"faults"`
+	Control  []wordRow   `json:"control"`
+}
+
+type wordRow struct {
+	Word    string `json:"word"`
+	Meaning string `json:"meaning"`
+}
+
+func serveList() *serveWords {
+	return &serveWords{
+		Profiles: sim.Profiles(), Default: sim.DefaultProfile, Faults: sim.Faults(), Control: controlWords,
+		Words: []wordRow{
+			{"port=ib|eth", "link layer of the port"},
+			{"fw=X.Y.Z", "firmware version"},
+			{"fault=NAME[@ARG]", "raise a fault from the start; may be repeated"},
+			{"load=RATE", "firmware serves RATE commands a second, out of order"},
+			{"seed=N", "number that decides every random choice"},
+		},
+	}
+}
+
+func (r *serveWords) text(w io.Writer) {
+	fmt.Fprintf(w, "profiles: %s (default %s)\n", strings.Join(r.Profiles, " "), r.Default)
+	fmt.Fprintln(w, "\nwords of sim[:PROFILE][,WORD…]")
+	words(w, r.Words)
+	fmt.Fprintln(w, "\nwords of --control and tell")
+	words(w, r.Control)
+	fmt.Fprintln(w, "\nfaults")
+	rows := [][]string{}
+	for _, f := range r.Faults {
+		rows = append(rows, []string{"  " + sim.FaultSpec{Name: f.Name, Arg: f.Arg}.String(), f.Meaning})
+	}
+	table(w, rows)
+}
+
+func words(w io.Writer, ws []wordRow) {
+	rows := [][]string{}
+	for _, r := range ws {
+		rows = append(rows, []string{"  " + r.Word, r.Meaning})
+	}
+	table(w, rows)
+}

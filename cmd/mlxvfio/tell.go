@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+func (a *app) tellVerb() *cobra.Command {
+	c := a.verb("tell PATH WORDS…", "tell a served model something: fault, clear, state", 2, -1, func(ctx context.Context, args []string) error {
+		return a.tell(ctx, args[0], args[1:])
+	})
+	var b strings.Builder
+	b.WriteString("tell sends words to the control socket of mlxvfio serve:\n")
+	words(&b, controlWords)
+	b.WriteString("mlxvfio serve --list shows the faults.")
+	c.Long = b.String()
+	return c
+}
+
+func (a *app) tell(ctx context.Context, path string, words []string) error {
+	line := strings.Join(words, " ")
+	if strings.ContainsAny(line, "\r\n") {
+		return usagef("the words hold a line break")
+	}
+	answer, refused, err := ask(ctx, path, line)
+	switch {
+	case err != nil:
+		return err
+	case refused != "":
+		return fmt.Errorf("%s: %s", line, refused)
+	}
+	return a.print("tell/1", &told{OK: true, Answer: answer})
+}
+
+// told is an answer: text, or an object.
+type told struct {
+	OK     bool
+	Answer string
+}
+
+// MarshalJSON shows an object as one.
+func (t *told) MarshalJSON() ([]byte, error) {
+	v := struct {
+		OK     bool `json:"ok"`
+		Answer any  `json:"answer,omitempty"`
+	}{OK: t.OK}
+	switch {
+	case json.Valid([]byte(t.Answer)) && strings.HasPrefix(t.Answer, "{"):
+		v.Answer = json.RawMessage(t.Answer)
+	case t.Answer != "":
+		v.Answer = t.Answer
+	}
+	return json.Marshal(v)
+}
+
+func (t *told) text(w io.Writer) {
+	var s chipState
+	switch {
+	case t.Answer == "":
+		fmt.Fprintln(w, "ok")
+	case json.Unmarshal([]byte(t.Answer), &s) == nil && len(s.Functions) > 0:
+		s.text(w)
+	default:
+		fmt.Fprintln(w, t.Answer)
+	}
+}
+
+func (s *chipState) text(w io.Writer) {
+	fmt.Fprintf(w, "%s, %s port, firmware %s\n", s.Model, s.Port, s.Firmware)
+	rows := [][]string{{"FUNCTION", "PHASE", "ISSI", "PAGES", "COMMANDS", "EQS", "INTERRUPTS", "MAPPINGS", "FAULTS"}}
+	for i, f := range s.Functions {
+		rows = append(rows, []string{
+			fmt.Sprint(i), f.State.Phase, fmt.Sprint(f.State.ISSI), fmt.Sprint(f.State.Pages), fmt.Sprint(f.Counters.Commands),
+			fmt.Sprint(f.State.EQs), fmt.Sprint(f.Counters.Interrupts), fmt.Sprint(f.State.Mappings), dash(strings.Join(f.State.Faults, " ")),
+		})
+	}
+	table(w, rows)
+}

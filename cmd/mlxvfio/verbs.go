@@ -1,0 +1,20 @@
+package main
+
+import "github.com/spf13/cobra"
+
+// verbs are the commands that exist, in the order of the help.
+func (a *app) verbs() []*cobra.Command {
+	return []*cobra.Command{
+		a.listVerb(),
+		a.bindVerb(),
+		a.unbindVerb(),
+		a.infoVerb(),
+		a.capsVerb(),
+		a.selftestVerb(),
+		a.execVerb(),
+		a.regVerb(),
+		a.serveVerb(),
+		a.tellVerb(),
+		a.versionVerb(),
+	}
+}
