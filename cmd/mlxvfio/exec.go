@@ -179,7 +179,7 @@ type execResult struct {
 	deviceHead
 	Opcode  uint16      `json:"opcode"`
 	Command string      `json:"command"`
-	Status  prm.Decoded `json:"answer"`
+	Answer  prm.Decoded `json:"answer"`
 	In      string      `json:"in_hex"`
 	Out     string      `json:"out_hex"`
 	Layout  string      `json:"layout,omitempty"`
