@@ -18,19 +18,19 @@ import (
 func (h *HCA) upOpen(context.Context) (note string, err error) {
 	info, err := h.t.Info()
 	if err != nil {
-		return "", errors.Join(err, h.t.Close())
+		return "", err
 	}
 	h.name = info.Name
 	h.log = h.log.With("bdf", info.Name)
 	if h.space = h.o.Space; h.space == nil {
 		h.space, err = vfio.NewAddressSpace(h.t.DMA(), vfio.SpaceOptions{Memory: h.o.Memory, SlabMax: privateSlabMax})
 		if err != nil {
-			return "", errors.Join(err, h.t.Close())
+			return "", err
 		}
 		h.private = true
 	}
 	if h.dev, err = vfio.NewDevice(h.t, vfio.DeviceOptions{Space: h.space, Logger: h.o.Logger}); err != nil {
-		return "", errors.Join(err, h.t.Close(), h.closeSpace())
+		return "", errors.Join(err, h.closeSpace())
 	}
 	defer func() {
 		if err != nil {

@@ -94,6 +94,12 @@ func Open(ctx context.Context, t vfio.Transport, o Options) (*HCA, error) {
 		se.Undo = h.isolate(err)
 	}
 	se.Undo = append(se.Undo, h.runDown(undo)...)
+	if failed == 0 {
+		// Not taken over by a Device yet, or already closed with it.
+		if err := t.Close(); err != nil {
+			se.Undo = append(se.Undo, err)
+		}
+	}
 	se.Ledger = h.Ledger()
 	return nil, se
 }

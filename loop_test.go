@@ -37,7 +37,10 @@ func TestLoopByTheClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks := 0
 		l := newEventLoop(nil, 10*time.Millisecond, discard(), noEntries)
-		l.do(func() { l.eqs = append(l.eqs, ownedEQ{q: &queues.EQ{}}); l.poll = func(*queues.EQ, func(*prm.EQE)) int { looks++; return 0 } })
+		l.do(func() {
+			l.eqs = append(l.eqs, ownedEQ{q: &queues.EQ{}})
+			l.poll = func(*queues.EQ, func(*prm.EQE)) int { looks++; return 0 }
+		})
 		time.Sleep(105 * time.Millisecond)
 		l.end()
 		require.Equal(t, 10, looks)

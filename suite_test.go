@@ -1,0 +1,53 @@
+package mlxvfio_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mlxvfio/mlxvfio/internal/drivertest"
+	"github.com/mlxvfio/mlxvfio/sim"
+	"github.com/mlxvfio/mlxvfio/vfio"
+)
+
+// chip makes a model that ends with the test.
+func chip(t testing.TB, words string) *sim.Chip {
+	t.Helper()
+	o, err := sim.Parse(words)
+	require.NoError(t, err)
+	c, err := sim.New(o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+// spotless reports what a function of the model still holds, and any touch of
+// memory the driver had taken away.
+func spotless(c *sim.Chip, i int) func(drivertest.Reporter) {
+	return func(r drivertest.Reporter) {
+		r.Helper()
+		s, n := c.State(i), c.Counters(i)
+		if s.Handles != 0 || s.Mappings != 0 || s.Vectors != 0 {
+			r.Errorf("the function is still held: %+v", s)
+		}
+		if n.DMAAfterClose != 0 || n.DMAFaults != 0 || n.PagesUnmapped != 0 {
+			r.Errorf("the device was left with memory that was taken away: %+v", n)
+		}
+	}
+}
+
+// TestDriver runs the suite on the model in process.
+func TestDriver(t *testing.T) {
+	for _, words := range []string{"sim:cx5", "sim:cx5,port=eth", "sim:cx4", "sim:cx5,load=20000,seed=7"} {
+		t.Run(words, func(t *testing.T) {
+			c := chip(t, words)
+			drivertest.Run(t, func(testing.TB) vfio.Transport { return c.Function(0) },
+				drivertest.Options{Sparse: words != "sim:cx5", Clean: func(r drivertest.Reporter) {
+					s := c.State(0)
+					if s.Handles != 0 || s.Mappings != 0 || s.Vectors != 0 {
+						r.Errorf("the function is still held: %+v", s)
+					}
+				}})
+		})
+	}
+}
