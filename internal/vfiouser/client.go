@@ -94,7 +94,7 @@ func connect(ctx context.Context, path string, timeout time.Duration) (int, erro
 		if err == nil {
 			return fd, nil
 		}
-		absent := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EAGAIN)
+		absent := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR)
 		if !absent || time.Now().After(deadline) {
 			return -1, err
 		}

@@ -69,6 +69,45 @@ func TestClientSeesTheFunction(t *testing.T) {
 	}, limits)
 }
 
+// TestContract runs the suite of every transport: client ⇄ socket ⇄ server ⇄ RAM.
+func TestContract(t *testing.T) {
+	for name, o := range map[string]Options{"answered": {}, "posted": {PostedWrites: true}} {
+		t.Run(name, func(t *testing.T) {
+			var d *device // of the transport opened last
+			vfiotest.Run(t, func(t *testing.T) vfio.Transport {
+				d = newDevice(vfiotest.RAMOptions{Vectors: 64})
+				c, err := Dial(t.Context(), serve(t, d, Options{}), o)
+				require.NoError(t, err)
+				return c
+			}, vfiotest.Options{
+				Scratch: []vfio.Span{{Offset: 0, Size: 256}, {Offset: 0x8000, Size: 64}},
+				Raise:   func(_ *testing.T, _ vfio.Transport, i int) { d.Raise(i) },
+				Access: func(_ vfio.Transport, iova uint64, p []byte, write bool) error {
+					return d.Memory().Access(iova, p, write)
+				},
+			})
+		})
+	}
+}
+
+// TestContractTwoSockets chains a second server to the client of the first: the
+// memory's file travels on, so does the eventfd.
+func TestContractTwoSockets(t *testing.T) {
+	var d *device
+	vfiotest.Run(t, func(t *testing.T) vfio.Transport {
+		d = newDevice(vfiotest.RAMOptions{Vectors: 8})
+		far := dial(t, serve(t, d, Options{}), Options{})
+		c, err := Dial(t.Context(), serve(t, far, Options{}), Options{})
+		require.NoError(t, err)
+		return c
+	}, vfiotest.Options{
+		Raise: func(_ *testing.T, _ vfio.Transport, i int) { d.Raise(i) },
+		Access: func(_ vfio.Transport, iova uint64, p []byte, write bool) error {
+			return d.Memory().Access(iova, p, write)
+		},
+	})
+}
+
 func TestClientRegions(t *testing.T) {
 	for _, posted := range []bool{false, true} {
 		d := newDevice(vfiotest.RAMOptions{})
@@ -85,10 +124,11 @@ func TestClientRegions(t *testing.T) {
 		for _, a := range []struct {
 			region, n int
 			off       uint64
-		}{{0, 8, 64<<10 - 4}, {0, 4, 1<<64 - 4}, {0, 3, 0}, {0, 16, 0}, {0, 0, 0}, {0, 4, 2}, {1, 4, 0}, {vfio.RegionConfig, 2, 4095}} {
+		}{{0, 8, 64<<10 - 4}, {0, 4, 1<<64 - 4}, {0, 3, 0}, {0, 16, 0}, {0, 0, 0}, {0, 4, 2}, {vfio.RegionConfig, 2, 4095}} {
 			isError(t, c.ReadRegion(a.region, a.off, make([]byte, a.n)), vfio.ErrRange)
 			isError(t, c.WriteRegion(a.region, a.off, make([]byte, a.n)), vfio.ErrRange)
 		}
+		isError(t, c.ReadRegion(1, 0, make([]byte, 4)), vfio.ErrNotFound)
 		require.NoError(t, c.Reset())
 		require.Equal(t, 1, d.Resets())
 	}

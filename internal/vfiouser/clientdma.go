@@ -46,6 +46,8 @@ func (d *clientMapper) Map(m vfio.Mapping) error {
 		}
 	case size == 0 || last < m.IOVA || m.Offset < 0 || (m.IOVA|size|uint64(m.Offset))%pageSize != 0:
 		return c.fail(op, fmt.Errorf("not in pages of %d bytes: %w", pageSize, vfio.ErrRange))
+	case last > lastIOVA:
+		return c.fail(op, fmt.Errorf("bus addresses end at %#x: %w", uint64(lastIOVA), vfio.ErrRange))
 	case len(d.maps) >= d.max:
 		return c.fail(op, fmt.Errorf("the server takes %d mappings: %w", d.max, vfio.ErrNoSpace))
 	}

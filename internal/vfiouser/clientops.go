@@ -57,6 +57,8 @@ func (c *client) reach(index int, off uint64, n int, write bool) error {
 	}
 	r := c.regions[index]
 	switch end := off + uint64(n); {
+	case r.Size == 0:
+		return fmt.Errorf("the function has no such region: %w", vfio.ErrNotFound)
 	case end < off || end > r.Size:
 		return fmt.Errorf("the region has %#x bytes: %w", r.Size, vfio.ErrRange)
 	case index <= vfio.RegionBAR5 && (n != 1 && n != 2 && n != 4 && n != 8 || off%uint64(n) != 0):

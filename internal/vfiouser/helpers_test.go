@@ -170,10 +170,19 @@ func (r *raw) reply() (header, []byte) {
 func (r *raw) readFull(b []byte) {
 	r.t.Helper()
 	for len(b) > 0 {
-		n, err := unix.Read(r.fd, b)
+		n, err := readRetry(r.fd, b)
 		require.NoError(r.t, err)
 		require.NotZero(r.t, n, "the server hung up")
 		b = b[n:]
+	}
+}
+
+// readRetry reads in spite of the runtime's signals.
+func readRetry(fd int, b []byte) (n int, err error) {
+	for {
+		if n, err = unix.Read(fd, b); err != unix.EINTR {
+			return n, err
+		}
 	}
 }
 
@@ -193,7 +202,7 @@ func (r *raw) dropped() {
 	r.t.Helper()
 	b := make([]byte, 4096)
 	for {
-		n, err := unix.Read(r.fd, b)
+		n, err := readRetry(r.fd, b)
 		if err == unix.ECONNRESET || err == nil && n == 0 {
 			return
 		}

@@ -30,9 +30,7 @@ func (c *session) run() error {
 		case err != nil:
 			return err
 		}
-		err := c.serveOne(&m)
-		m.closeFDs()
-		if err != nil {
+		if err := c.serveOne(&m); err != nil {
 			return err
 		}
 	}
@@ -45,10 +43,12 @@ func (f fatal) Unwrap() error { return f.error }
 
 // serveOne handles a message and answers it. The error ends the session.
 func (c *session) serveOne(m *message) error {
+	defer m.closeFDs()
 	if m.isReply() {
 		return fmt.Errorf("%w: a reply to nothing", ErrProtocol)
 	}
 	n, err := c.handle(m)
+	m.closeFDs() // before the answer: who has it may count on that
 	h := header{id: m.id, cmd: m.cmd, flags: flagReply, size: uint32(headerSize + n)}
 	if err != nil {
 		c.log.Debug("request refused", "command", cmdName(m.cmd), "err", err)
@@ -59,6 +59,9 @@ func (c *session) serveOne(m *message) error {
 		if err := c.s.send(c.out[:h.size], nil); err != nil {
 			return fmt.Errorf("reply to %s: %w", cmdName(m.cmd), err)
 		}
+	}
+	if err == nil {
+		return nil
 	}
 	if f := (fatal{}); errors.As(err, &f) {
 		return f.error

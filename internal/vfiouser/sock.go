@@ -134,7 +134,7 @@ func (s *sock) takePending(end int) []int {
 	return fds
 }
 
-// fill reads what there is, at least one byte.
+// fill waits for bytes and reads what there is.
 func (s *sock) fill() error {
 	if s.r > 0 {
 		copy(s.buf, s.buf[s.r:s.w])
@@ -145,17 +145,14 @@ func (s *sock) fill() error {
 		s.r = 0
 	}
 	n, oobn, flags, err := 0, 0, 0, error(nil)
-	for {
-		if s.takeFDs {
-			n, oobn, flags, _, err = unix.Recvmsg(s.fd, s.buf[s.w:], s.oob, unix.MSG_CMSG_CLOEXEC)
-		} else {
-			n, err = unix.Read(s.fd, s.buf[s.w:])
-		}
-		if err != unix.EINTR {
-			break
-		}
+	if s.takeFDs {
+		n, oobn, flags, _, err = unix.Recvmsg(s.fd, s.buf[s.w:], s.oob, unix.MSG_CMSG_CLOEXEC)
+	} else {
+		n, err = unix.Read(s.fd, s.buf[s.w:])
 	}
 	switch {
+	case err == unix.EINTR:
+		return nil // the caller looks at its deadline and comes back
 	case err == unix.EAGAIN && s.w > 0:
 		return errStalled
 	case err == unix.EAGAIN:
@@ -206,14 +203,17 @@ func (s *sock) keepFDs(oob []byte, flags int) error {
 }
 
 // send writes the message b, header included, with fds beside it. They stay the
-// caller's.
+// caller's. Without any it is a plain write, which the race detector knows to
+// order what came before it with what follows the peer's read.
 func (s *sock) send(b []byte, fds []int) error {
-	var oob []byte
-	if len(fds) > 0 {
-		oob = unix.UnixRights(fds...)
-	}
 	for len(b) > 0 {
-		n, err := unix.SendmsgN(s.fd, b, oob, nil, unix.MSG_NOSIGNAL)
+		var n int
+		var err error
+		if len(fds) > 0 {
+			n, err = unix.SendmsgN(s.fd, b, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)
+		} else {
+			n, err = unix.Write(s.fd, b)
+		}
 		switch {
 		case err == unix.EINTR:
 			continue
@@ -222,7 +222,7 @@ func (s *sock) send(b []byte, fds []int) error {
 		case err != nil:
 			return err
 		}
-		b, oob = b[n:], nil
+		b, fds = b[n:], nil
 	}
 	return nil
 }
