@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -38,10 +39,9 @@ func TestOpenPublishesAndWaits(t *testing.T) {
 	})
 }
 
+var errBroken = errors.New("socket closed")
+
 func TestOpenRefusals(t *testing.T) {
-	initializing := func(f *fake) { // taken over only after the address was published
-		f.onCommand(nil)
-	}
 	for _, tc := range []struct {
 		name  string
 		spoil func(*fake)
@@ -67,11 +67,24 @@ func TestOpenRefusals(t *testing.T) {
 		{"gone", func(f *fake) { f.gone.Store(true) }, func(t *testing.T, err error) {
 			require.ErrorIs(t, err, vfio.ErrGone)
 		}},
-		{"never boots", func(f *fake) { initializing(f); f.set(0x1fc, 1<<31) }, func(t *testing.T, err error) {
+		{"never boots", func(f *fake) { f.set(0x1fc, 1<<31) }, func(t *testing.T, err error) {
 			var e *initseg.NotReadyError
 			require.ErrorAs(t, err, &e)
 			require.Equal(t, initseg.PreInit, e.Phase)
 			require.Equal(t, uint32(1<<31), e.Raw)
+		}},
+		{"never takes the queue over", func(f *fake) { f.publish = func() { f.set(0x1fc, 3<<30) } }, func(t *testing.T, err error) {
+			var e *initseg.NotReadyError
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, initseg.Init, e.Phase)
+			require.Equal(t, initseg.DefaultInit, e.Limit)
+			require.Equal(t, uint32(3<<30), e.Raw)
+		}},
+		{"goes away", func(f *fake) { f.publish = func() { f.gone.Store(true) } }, func(t *testing.T, err error) {
+			require.ErrorIs(t, err, vfio.ErrGone)
+		}},
+		{"cannot be written", func(f *fake) { f.broken = errBroken }, func(t *testing.T, err error) {
+			require.ErrorIs(t, err, errBroken)
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -81,6 +94,7 @@ func TestOpenRefusals(t *testing.T) {
 				dev, seg := f.device()
 				_, err := Open(context.Background(), dev, seg, Options{})
 				tc.check(t, err)
+				f.broken = nil
 				require.Zero(t, dev.Space().Stats().LiveBuffers)
 				require.NoError(t, dev.Close())
 			})
@@ -426,6 +440,55 @@ func TestGoneWhileWaiting(t *testing.T) {
 	}
 }
 
+// A doorbell that cannot be rung ends the command at once, in both modes.
+func TestBrokenDoorbell(t *testing.T) {
+	for _, events := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := open(t, Options{})
+			defer b.close()
+			if events {
+				b.toEvents()
+			}
+			b.mu.Lock()
+			b.broken = errBroken
+			b.mu.Unlock()
+			start := time.Now()
+			err := b.conn.NOP(context.Background())
+			require.ErrorIs(t, err, ErrDead)
+			require.ErrorIs(t, err, errBroken)
+			require.Zero(t, time.Since(start))
+			b.broken = nil
+		})
+	}
+}
+
+// Throttled commands that never complete stop their kind, and no other.
+func TestThrottledQuarantine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{Timeout: time.Second})
+		defer b.close()
+		b.onCommand(func(c *call) {
+			if classOf(c.op()) != classThrottled {
+				c.reply(nil)
+			}
+		})
+		var wg sync.WaitGroup
+		for range 16 {
+			wg.Go(func() {
+				var te *TimeoutError
+				assertAs(t, b.conn.Exec(context.Background(), msg(prm.OpQueryGeneralObject, 16, 0), make([]byte, 16)), &te)
+			})
+		}
+		wg.Wait()
+		start := time.Now()
+		require.ErrorIs(t, b.conn.Exec(context.Background(), msg(prm.OpSyncCrypto, 16, 0), make([]byte, 16)), ErrQuarantined)
+		require.NoError(t, b.conn.NOP(context.Background()))
+		_, err := b.conn.QueryPages(context.Background(), prm.QueryPagesRegular)
+		require.NoError(t, err)
+		require.Zero(t, time.Since(start))
+	})
+}
+
 func TestCloseEndsWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
@@ -484,6 +547,24 @@ func TestInlineCommandAllocatesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}))
+}
+
+func TestEventModeAllocatesNothing(t *testing.T) {
+	b := open(t, Options{})
+	defer b.close()
+	b.toEvents()
+	b.instant = true
+	b.events = b.conn.Complete
+	in, out := msg(prm.OpNop, 600, 0), make([]byte, 600)
+	ctx := context.Background()
+	b.onCommand(func(c *call) { c.reply(nil); b.conn.Complete(1) })
+	require.NoError(t, b.conn.Exec(ctx, in, out))
+	require.Zero(t, testing.AllocsPerRun(200, func() {
+		if err := b.conn.Exec(ctx, in, out); err != nil {
+			t.Fatal(err)
+		}
+	}))
+	require.Zero(t, b.conn.Stats().Recovered)
 }
 
 func BenchmarkCommandInline(b *testing.B) { benchmark(b, 16, 16) }

@@ -121,7 +121,7 @@ func (c *Conn) once(ctx context.Context, in, out []byte, start, deadline time.Ti
 	}
 	c.post(s, owner)
 
-	o := OutcomeDone
+	var o Outcome
 	if ev == nil {
 		o = c.waitPolled(ctx, s, deadline)
 	} else {
@@ -183,6 +183,7 @@ func (c *Conn) post(s *slot, owner uint32) {
 	s.state.Store(slotBusy)
 	mmio.ToDevice()
 	c.seg.RingDoorbell(s.bit())
+	c.checkWindow() // a doorbell that could not be rung
 }
 
 // waitPolled looks at the entry until the device hands it back.
@@ -196,7 +197,6 @@ func (c *Conn) waitPolled(ctx context.Context, s *slot, deadline time.Time) Outc
 		}
 	}
 	pulse := time.Now().Add(polledPulse)
-	c.checkWindow()
 	for pause := firstSleep; ; pause = min(2*pause, longestSleep) {
 		if c.end.Load() != nil {
 			return OutcomeDead

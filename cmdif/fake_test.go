@@ -26,11 +26,14 @@ type fake struct {
 	bar     [0x2000]byte
 	maps    []vfio.Mapping
 	handle  func(*call)
+	publish func() // after the queue address was written, with mu held
+	broken  error  // what writes answer
 	doorbel atomic.Uint64
 	gone    atomic.Bool
 
 	entries [32]vfio.Mem // cached views for the fast path
 	instant bool         // answer OK at once, allocating nothing
+	events  func(uint32) // then told what completed
 }
 
 // call is one command as the device sees it.
@@ -105,6 +108,12 @@ func (f *fake) WriteRegion(_ int, off uint64, p []byte) error {
 	if f.gone.Load() {
 		return nil
 	}
+	f.mu.Lock()
+	broken := f.broken
+	f.mu.Unlock()
+	if broken != nil {
+		return broken
+	}
 	if off == 0x18 {
 		f.doorbell(binary.BigEndian.Uint32(p))
 		return nil
@@ -115,6 +124,9 @@ func (f *fake) WriteRegion(_ int, off uint64, p []byte) error {
 		p = binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(p)&^0xff|binary.BigEndian.Uint32(f.bar[0x14:])&0xff)
 	}
 	copy(f.bar[off:], p)
+	if off == 0x14 && f.publish != nil {
+		f.publish()
+	}
 	return nil
 }
 
@@ -178,6 +190,9 @@ func (f *fake) doorbell(vector uint32) {
 			w := e.LoadBE32(0x3c)
 			clear(e.Bytes()[0x20:0x30])
 			e.StoreBE32(0x3c, w&^1)
+			if f.events != nil {
+				f.events(1 << i)
+			}
 			continue
 		}
 		addr, stride := f.queue()

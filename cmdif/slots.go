@@ -125,20 +125,16 @@ func (c *Conn) await(ctx context.Context, w *waiter, opMod uint16, start, deadli
 	timer := time.NewTimer(min(reapEvery, time.Until(deadline)))
 	defer timer.Stop()
 	for {
-		giveUp := false
 		select {
 		case g := <-w.ready:
 			return c.granted(g, w.op, opMod)
 		case <-ctx.Done():
-			giveUp = true
 		case <-timer.C:
-			left := time.Until(deadline)
-			giveUp = left <= 0
-			timer.Reset(min(reapEvery, left))
 			c.reap()
-		}
-		if !giveUp {
-			continue
+			if left := time.Until(deadline); left > 0 {
+				timer.Reset(min(reapEvery, left))
+				continue
+			}
 		}
 		c.mu.Lock()
 		i := slices.Index(c.waiters, w)

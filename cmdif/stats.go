@@ -79,8 +79,10 @@ type Stats struct {
 	Mailboxes, MailboxesInUse int
 }
 
-// Stats gives a snapshot. It is safe to call at any time.
+// Stats gives a snapshot. It is safe to call at any time. It first takes back
+// the quarantined slots whose commands have completed, so OnLate may run.
 func (c *Conn) Stats() Stats {
+	c.reap()
 	total, used := c.boxes.counts()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -44,11 +44,11 @@ func disorder(t *testing.T, seed uint64, events bool) {
 			if !events {
 				return
 			}
-			switch k := roll(10); {
-			case k == 0: // the event gets lost
-			case k == 1: // its interrupt does
+			switch roll(10) {
+			case 0: // the event gets lost
+			case 1: // its interrupt does
 				q.push(1 << c.slot)
-			case k == 2:
+			case 2:
 				b.conn.Complete(1 << c.slot)
 				b.conn.Complete(1 << c.slot)
 			default:
