@@ -48,7 +48,10 @@ func List(ctx context.Context, opt Options) ([]*Function, error) {
 		out = append(out, f)
 	}
 	slices.SortFunc(out, func(x, y *Function) int { return x.BDF.Compare(y.BDF) })
-	return out, errors.Join(errs...)
+	if len(errs) > 0 {
+		return out, &Error{Op: "list", Err: errors.Join(errs...)}
+	}
+	return out, nil
 }
 
 // Inspect reads one function, of any vendor.

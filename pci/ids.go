@@ -186,11 +186,11 @@ var idTable = func() map[uint16]ID {
 }()
 
 // Lookup names a function. It always answers: an id that is in no table comes
-// back with Kind KindUnknown, another vendor's with KindForeign, and a name
-// made of the numbers.
+// back with Kind KindUnknown and its number as name, another vendor's with
+// KindForeign.
 func Lookup(vendor, device uint16) ID {
 	if vendor != VendorMellanox {
-		return ID{Device: device, Kind: KindForeign, Name: fmt.Sprintf("device %04x:%04x of another vendor", vendor, device)}
+		return ID{Device: device, Kind: KindForeign, Name: "device of another vendor"}
 	}
 	if id, ok := idTable[device]; ok {
 		return id

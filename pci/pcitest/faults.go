@@ -105,31 +105,38 @@ func (f *Faults) change(name string, do, torn func() error) error {
 	return f.kill()
 }
 
+// WriteAttr counts as a write to sysfs.
 func (f *Faults) WriteAttr(name string, data []byte) error {
 	return f.change("write "+name, func() error { return f.FS.WriteAttr(name, data) }, nil)
 }
 
+// MkdirAll counts as a change.
 func (f *Faults) MkdirAll(name string, perm fs.FileMode) error {
 	return f.change("mkdir "+name, func() error { return f.FS.MkdirAll(name, perm) }, nil)
 }
 
+// WriteSync counts as a change, the one that can be half done.
 func (f *Faults) WriteSync(name string, data []byte, perm fs.FileMode) error {
 	return f.change("create "+name, func() error { return f.FS.WriteSync(name, data, perm) },
 		func() error { return f.FS.WriteSync(name, data[:len(data)/2], perm) })
 }
 
+// Rename counts as a change.
 func (f *Faults) Rename(from, to string) error {
 	return f.change("rename "+to, func() error { return f.FS.Rename(from, to) }, nil)
 }
 
+// Remove counts as a change.
 func (f *Faults) Remove(name string) error {
 	return f.change("remove "+name, func() error { return f.FS.Remove(name) }, nil)
 }
 
+// SyncDir counts as a change.
 func (f *Faults) SyncDir(name string) error {
 	return f.change("sync "+name, func() error { return f.FS.SyncDir(name) }, nil)
 }
 
+// Lock works until the process is dead.
 func (f *Faults) Lock(name string) (io.Closer, error) {
 	if err := f.alive(); err != nil {
 		return nil, err
@@ -137,6 +144,7 @@ func (f *Faults) Lock(name string) (io.Closer, error) {
 	return f.FS.Lock(name)
 }
 
+// ReadFile works until the process is dead.
 func (f *Faults) ReadFile(name string) ([]byte, error) {
 	if err := f.alive(); err != nil {
 		return nil, err
@@ -144,6 +152,7 @@ func (f *Faults) ReadFile(name string) ([]byte, error) {
 	return f.FS.ReadFile(name)
 }
 
+// ReadDir works until the process is dead.
 func (f *Faults) ReadDir(name string) ([]fs.DirEntry, error) {
 	if err := f.alive(); err != nil {
 		return nil, err
@@ -151,6 +160,7 @@ func (f *Faults) ReadDir(name string) ([]fs.DirEntry, error) {
 	return f.FS.ReadDir(name)
 }
 
+// Readlink works until the process is dead.
 func (f *Faults) Readlink(name string) (string, error) {
 	if err := f.alive(); err != nil {
 		return "", err
@@ -158,6 +168,7 @@ func (f *Faults) Readlink(name string) (string, error) {
 	return f.FS.Readlink(name)
 }
 
+// Stat works until the process is dead.
 func (f *Faults) Stat(name string) (fs.FileInfo, error) {
 	if err := f.alive(); err != nil {
 		return nil, err

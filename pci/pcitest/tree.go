@@ -92,8 +92,7 @@ func (t *Tree) Mkdir(name string) {
 // Write makes a file and its folders.
 func (t *Tree) Write(name, content string) {
 	t.tb.Helper()
-	t.Mkdir(filepath.Dir(name))
-	t.must(os.WriteFile(t.Path(name), []byte(content), 0o644))
+	t.must(write(t.Root, name, content))
 }
 
 // Read gives the content of a file, "" when there is none.
@@ -111,19 +110,11 @@ func (t *Tree) Remove(name string) {
 	t.must(os.RemoveAll(t.Path(name)))
 }
 
-// Link makes a symbolic link with a target relative to the link's folder, as
-// sysfs does; to is a name in the tree.
+// Link makes a symbolic link to another name of the tree. Links are absolute,
+// unlike those of sysfs; only their last element is ever looked at.
 func (t *Tree) Link(name, to string) {
 	t.tb.Helper()
-	t.Mkdir(filepath.Dir(name))
-	// The link's folder may itself be reached through a link.
-	dir, err := filepath.EvalSymlinks(filepath.Dir(t.Path(name)))
-	t.must(err)
-	root, err := filepath.EvalSymlinks(t.Root)
-	t.must(err)
-	rel, err := filepath.Rel(dir, filepath.Join(root, to))
-	t.must(err)
-	t.must(os.Symlink(rel, t.Path(name)))
+	t.must(link(t.Root, name, to))
 }
 
 func (t *Tree) must(err error) {
@@ -136,7 +127,7 @@ func (t *Tree) must(err error) {
 // Driver loads a PCI driver that claims the ids given as "vvvv:dddd".
 func (t *Tree) Driver(name string, ids ...string) {
 	t.tb.Helper()
-	for _, f := range []string{"bind", "unbind", "new_id", "remove_id"} {
+	for _, f := range []string{"bind", "unbind"} {
 		t.Write("sys/bus/pci/drivers/"+name+"/"+f, "")
 	}
 	var list string
