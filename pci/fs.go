@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -134,15 +133,6 @@ func (l *fileLock) Close() error {
 		err = cerr
 	}
 	return err
-}
-
-// isWouldBlock tells a lock held by someone else from a lock that failed.
-func isWouldBlock(err error) bool {
-	pe, ok := err.(*fs.PathError)
-	if ok {
-		err = pe.Err
-	}
-	return err == syscall.EWOULDBLOCK
 }
 
 // linkBase gives the last element of a symbolic link's target, "" without link.

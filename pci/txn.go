@@ -75,7 +75,7 @@ func (t *txn) acquire() error {
 	path := t.o.lockPath(t.b)
 	lock, err := t.o.FS.Lock(path)
 	if err != nil {
-		if isWouldBlock(err) {
+		if errors.Is(err, syscall.EWOULDBLOCK) {
 			return failf(t.op, t.b, ErrBusy, "fuser -v "+path, "another bind or unbind of this function is at work")
 		}
 		return sysfsError(t.op, t.b, "lock", path, err)
