@@ -37,6 +37,15 @@ type app struct {
 // result is what a verb prints: as JSON through its exported fields, or as text.
 type result interface{ text(w io.Writer) }
 
+// main runs the verb that args name and returns the exit code. ctx ends when the
+// user wants to stop.
+func (a *app) main(ctx context.Context, args []string) int {
+	if err := a.execute(ctx, args); err != nil {
+		return a.fail(ctx, err)
+	}
+	return exitOK
+}
+
 func (a *app) execute(ctx context.Context, args []string) error {
 	root := a.command()
 	root.SetArgs(args)

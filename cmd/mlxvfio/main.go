@@ -12,20 +12,15 @@ import (
 )
 
 func main() {
-	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	os.Exit(run(&app{in: os.Stdin, out: os.Stdout, err: os.Stderr}, os.Args[1:]))
 }
 
 // run is main without the process: it returns the exit code. The first SIGINT or
 // SIGTERM cancels the context, so that every verb gives its device back; a second
 // one kills the process.
-func run(args []string, in *os.File, out, errw *os.File) int {
+func run(a *app, args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop)
-	a := &app{in: in, out: out, err: errw}
-	err := a.execute(ctx, args)
-	if err == nil {
-		return exitOK
-	}
-	return a.fail(ctx, err)
+	return a.main(ctx, args)
 }

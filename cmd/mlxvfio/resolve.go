@@ -113,7 +113,8 @@ func (a *app) open(ctx context.Context, arg devArg) (*opened, error) {
 // unavailableUnless makes an error of opening one of exit code 3, except where
 // the device cannot do what is asked or the user stopped waiting.
 func unavailableUnless(err error) error {
-	if errors.Is(err, vfio.ErrNotSupported) || errors.Is(err, pci.ErrNotMellanox) || errors.Is(err, context.Canceled) {
+	if errors.Is(err, vfio.ErrNotSupported) || errors.Is(err, pci.ErrNotMellanox) || errors.Is(err, pci.ErrFlashRecovery) ||
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return &unavailable{err}

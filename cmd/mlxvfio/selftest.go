@@ -76,11 +76,44 @@ func (a *app) selftest(ctx context.Context, args []string, stopAt string) error 
 		return err // it could not be opened: nothing to report
 	}
 	err = run.finish(err)
-	if run.stopped || ctx.Err() != nil {
-		return fmt.Errorf("%s: interrupted, given back with %s: %w", dev, pagesText(run.Pages), err)
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return &interruptedRun{dev: dev, after: run.lastStage(), pages: run.Pages, err: err}
 	}
 	return errors.Join(err, a.print("selftest/1", &run.selftestResult))
 }
+
+// lastStage is the last one that was done.
+func (r *selftestResult) lastStage() string {
+	last := "none"
+	for _, s := range r.Stages {
+		if s.Error == "" {
+			last = s.Stage
+		}
+	}
+	return last
+}
+
+// interruptedRun says how the function was left by a run that a signal ended.
+type interruptedRun struct {
+	dev, after string
+	pages      mlxvfio.PageLedger
+	err        error
+}
+
+func (e *interruptedRun) Error() string {
+	s := fmt.Sprintf("%s: interrupted after stage %s; %s", e.dev, e.after, pagesText(e.pages))
+	var se *mlxvfio.StageError
+	var ce *mlxvfio.CloseError
+	switch {
+	case errors.As(e.err, &ce):
+		return s + "; " + ce.Error()
+	case errors.As(e.err, &se) && len(se.Undo) > 0:
+		return s + "; " + se.Error()
+	}
+	return s + "; the function was given back"
+}
+
+func (e *interruptedRun) Unwrap() error { return e.err }
 
 func knownStage(name string) bool {
 	for _, s := range mlxvfio.Stages() {
@@ -195,7 +228,8 @@ type selftestResult struct {
 	Teardown []stageRow `json:"teardown"`
 	UpMS     float64    `json:"bring_up_ms"`
 	DownMS   float64    `json:"teardown_ms"`
-	Commands uint64     `json:"commands"`
+	// Commands sent in all; absent when the bring-up failed.
+	Commands uint64 `json:"commands,omitempty"`
 	// Pages is the ledger after the teardown.
 	Pages mlxvfio.PageLedger `json:"pages"`
 	// DMA counts mappings and buffers of DMA memory after the teardown.
@@ -238,7 +272,7 @@ func (r *selftestResult) text(w io.Writer) {
 	if r.Backend != "" {
 		fmt.Fprintf(w, "%s (%s), firmware %s, %s mode, %d MSI-X vectors\n", r.Device, r.Backend, r.Firmware, r.Mode, r.Vectors)
 	}
-	fmt.Fprintf(w, "bring-up %.1f ms, teardown %.1f ms, %d commands, %s\n", r.UpMS, r.DownMS, r.Commands, pagesText(r.Pages))
+	fmt.Fprintf(w, "bring-up %.1f ms, teardown %.1f ms, %s%s\n", r.UpMS, r.DownMS, ifText(r.Commands > 0, fmt.Sprintf("%d commands, ", r.Commands)), pagesText(r.Pages))
 	for _, s := range r.Teardown {
 		if s.Error != "" {
 			fmt.Fprintf(w, "teardown of %s failed: %s\n", s.Stage, s.Error)
@@ -257,7 +291,7 @@ func failedOr(failure, note string) string {
 func pagesText(p mlxvfio.PageLedger) string {
 	s := fmt.Sprintf("%d pages given to firmware, %d returned", p.Given, p.Returned)
 	if p.Dropped > 0 {
-		s += fmt.Sprintf(", %d dropped by it", p.Dropped)
+		s += fmt.Sprintf(", %d dropped at once", p.Dropped)
 	}
 	return s + fmt.Sprintf(", %d outstanding", p.Outstanding)
 }
