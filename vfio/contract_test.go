@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -52,6 +53,21 @@ func TestContract(t *testing.T) {
 		o.SharedDMA = true
 		vfiotest.Run(t, open, o)
 	})
+	t.Run("Kernel", func(t *testing.T) {
+		var raise func(int)
+		open := func(t *testing.T) vfio.Transport {
+			open, r, clean := vfio.FakeKernel(t)
+			raise = r
+			t.Cleanup(clean) // runs after the suite has closed the transport
+			tr, err := open()
+			require.NoError(t, err)
+			return tr
+		}
+		vfiotest.Run(t, open, vfiotest.Options{
+			Scratch: []vfio.Span{{Offset: 64, Size: 64}, {Offset: 0x4000, Size: 64}},
+			Raise:   func(_ *testing.T, _ vfio.Transport, i int) { raise(i) },
+		})
+	})
 	t.Run("Recorder", func(t *testing.T) {
 		wrap := func(x vfio.Transport) vfio.Transport { return vfio.NewRecorder(x, io.Discard) }
 		vfiotest.Run(t, over(vfiotest.RAMOptions{}, wrap), ramOptions(&ram))
@@ -80,7 +96,7 @@ func TestContractNotices(t *testing.T) {
 		vfiotest.Run(t, func(*testing.T) vfio.Transport {
 			ram = vfiotest.NewRAM(vfiotest.RAMOptions{Vectors: 2})
 			return vfio.NewFaulty(ram, vfio.Plan{planted[name]})
-		}, ramOptions(&ram))
+		}, quick(ramOptions(&ram)))
 		return
 	}
 	for name := range planted {
@@ -92,4 +108,10 @@ func TestContractNotices(t *testing.T) {
 		require.Contains(t, string(out), "--- FAIL", "%s", name)
 		require.NotContains(t, string(out), "panic:", "%s:\n%s", name, out)
 	}
+}
+
+// quick does not wait long for what will not come.
+func quick(o vfiotest.Options) vfiotest.Options {
+	o.Patience = 100 * time.Millisecond
+	return o
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -26,11 +27,17 @@ type Options struct {
 	Access func(tr vfio.Transport, iova uint64, p []byte, write bool) error
 	// SharedDMA says that the Mapper outlives the transport.
 	SharedDMA bool
+	// Patience is how long an interrupt may take to arrive, and Close to be
+	// noticed; 0 means 5 seconds. Only a failing test waits that long.
+	Patience time.Duration
 }
 
 // Run checks the contract of vfio.Transport. open gives a fresh transport each
 // time; Run closes it.
 func Run(t *testing.T, open func(t *testing.T) vfio.Transport, o Options) {
+	if o.Patience == 0 {
+		o.Patience = 5 * time.Second
+	}
 	c := &contract{open: open, o: o}
 	t.Run("Info", c.info)
 	t.Run("Regions", c.regions)

@@ -12,10 +12,6 @@ import (
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
 
-// patience is how long an interrupt may take and Close may need to be noticed;
-// only a failing test waits that long.
-const patience = 5 * time.Second
-
 func (c *contract) interrupts(t *testing.T) {
 	tr := c.device(t)
 	for i := range vfio.NumIRQs {
@@ -82,7 +78,7 @@ func (c *contract) deliver(t *testing.T) {
 	require.NoError(t, err)
 	vs := vectors(t, tr, min(msix.Count, 4))
 	require.NoError(t, tr.SetIRQs(vfio.IRQMSIX, 0, vs))
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), c.o.Patience)
 	defer cancel()
 	for i, v := range vs {
 		c.o.Raise(t, tr, i)
@@ -222,7 +218,7 @@ func (c *contract) closeWhileBusy(t *testing.T) {
 	go func() { wg.Wait(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(patience):
+	case <-time.After(c.o.Patience):
 		require.Fail(t, "a verb does not notice Close")
 	}
 	close(errs)

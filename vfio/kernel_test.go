@@ -1,0 +1,424 @@
+package vfio
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// life is everything a driver does with a function, by way of a Device.
+func life(k *fakeKernel) error {
+	t, err := OpenGroup("01:00.0", k.options())
+	if err != nil {
+		return err
+	}
+	d, err := NewDevice(t, DeviceOptions{})
+	if err != nil {
+		return errors.Join(err, t.Close())
+	}
+	use := func() error {
+		w, err := d.Window(RegionBAR0)
+		if err != nil {
+			return err
+		}
+		if err := d.SetBusMaster(true); err != nil {
+			return err
+		}
+		b, err := d.Space().Alloc(4096, BufferOptions{Name: "page"})
+		if err != nil {
+			return err
+		}
+		if _, err := d.EnableVectors(4); err != nil {
+			return errors.Join(err, b.Free())
+		}
+		w.WriteBE32(0x20, 1)
+		return errors.Join(d.Reset(), w.Err(), b.Free(), d.DisableVectors())
+	}
+	return errors.Join(use(), d.Close())
+}
+
+func TestKernelLife(t *testing.T) {
+	k := newFakeKernel(t)
+	require.NoError(t, life(k))
+	require.Equal(t, 1, k.devs["0000:01:00.0"].resets)
+	require.Equal(t, byte(1), k.devs["0000:01:00.0"].bar[0x23])
+	require.Equal(t, byte(commandMemory), k.devs["0000:01:00.0"].config[configCommand], "bus master stays on")
+	k.requireClean(t)
+}
+
+// Every system call of a whole life fails once: whichever it is, the error comes
+// out, and no file, mapping, vector or memory stays.
+func TestKernelEveryCallFails(t *testing.T) {
+	k := newFakeKernel(t)
+	require.NoError(t, life(k))
+	total := len(k.log)
+	require.Greater(t, total, 40)
+	eventfds, memfds := openFiles(t, "eventfd"), openFiles(t, "mlxvfio-dma")
+	for n := 1; n <= total; n++ {
+		k := newFakeKernel(t)
+		failed := ""
+		k.hook = func(name string) unix.Errno {
+			if len(k.log) == n {
+				failed = name
+				return unix.EIO
+			}
+			return 0
+		}
+		err := life(k)
+		require.ErrorIs(t, err, unix.EIO, "call %d: %s", n, failed)
+		var e *Error
+		require.ErrorAs(t, err, &e, "call %d: %s", n, failed)
+		k.requireClean(t, "call", n, failed)
+		require.Empty(t, k.mappings(), "call %d: %s", n, failed)
+		require.Equal(t, eventfds, openFiles(t, "eventfd"), "call %d: %s", n, failed)
+		require.Equal(t, memfds, openFiles(t, "mlxvfio-dma"), "call %d: %s", n, failed)
+	}
+}
+
+// TestKernelErrors: what fails in the field, the error it gives and the remedy it
+// names.
+func TestKernelErrors(t *testing.T) {
+	const bdf = "0000:01:00.0"
+	tests := map[string]struct {
+		bdf    string
+		set    func(t *testing.T, k *fakeKernel)
+		is     []error
+		remedy []string
+	}{
+		"no function":     {bdf: "0000:ff:1f.7", is: []error{ErrNotFound}, remedy: []string{"no such PCI function", "mlxvfio list"}},
+		"no PCI address":  {bdf: "not-a-device", is: []error{ErrRange}, remedy: []string{"0000:3b:00.0"}},
+		"path in address": {bdf: "../..:00:00.0", is: []error{ErrRange}},
+		"no such slot":    {bdf: "0000:3b:00.8", is: []error{ErrRange}},
+		"no IOMMU": {
+			set: func(t *testing.T, k *fakeKernel) {
+				require.NoError(t, os.Remove(filepath.Join(k.root, "sys/bus/pci/devices", bdf, "iommu_group")))
+			},
+			is: []error{ErrNoIOMMU}, remedy: []string{"intel_iommu=on"},
+		},
+		"no VFIO": {
+			set: func(t *testing.T, k *fakeKernel) { k.failCall("open container", 1, unix.ENOENT) },
+			is:  []error{fs.ErrNotExist}, remedy: []string{"modprobe vfio-pci"},
+		},
+		"container not ours": {
+			set: func(t *testing.T, k *fakeKernel) { k.failCall("open container", 1, unix.EACCES) },
+			is:  []error{os.ErrPermission}, remedy: []string{"root"},
+		},
+		"other API":  {set: func(t *testing.T, k *fakeKernel) { k.apiVersion = 1 }, is: []error{ErrNotSupported}, remedy: []string{"API version 1"}},
+		"no TYPE1v2": {set: func(t *testing.T, k *fakeKernel) { k.noType1v2 = true }, is: []error{ErrNotSupported}, remedy: []string{"TYPE1v2"}},
+		"bound to mlx5_core": {
+			set: func(t *testing.T, k *fakeKernel) {
+				k.setDriver(t, bdf, "mlx5_core")
+				k.failCall("open group", 1, unix.ENOENT)
+			},
+			is: []error{ErrNotFound, unix.ENOENT}, remedy: []string{"mlx5_core", "mlxvfio bind " + bdf},
+		},
+		"not bound": {
+			set: func(t *testing.T, k *fakeKernel) {
+				k.setDriver(t, bdf, "")
+				k.failCall("open group", 1, unix.ENOENT)
+			},
+			is: []error{ErrNotFound}, remedy: []string{"no driver", "mlxvfio bind " + bdf},
+		},
+		"bound, no file": {
+			set: func(t *testing.T, k *fakeKernel) { k.failCall("open group", 1, unix.ENOENT) },
+			is:  []error{ErrNotFound}, remedy: []string{"vfio-pci", "devtmpfs"},
+		},
+		"group not ours": {
+			set: func(t *testing.T, k *fakeKernel) { k.failCall("open group", 1, unix.EACCES) },
+			is:  []error{os.ErrPermission}, remedy: []string{"chown"},
+		},
+		"busy": {
+			set: func(t *testing.T, k *fakeKernel) {
+				fd := filepath.Join(k.root, "proc/4242/fd")
+				require.NoError(t, os.MkdirAll(fd, 0o700))
+				require.NoError(t, os.WriteFile(filepath.Join(k.root, "proc/4242/comm"), []byte("qemu-system-x86\n"), 0o600))
+				require.NoError(t, os.Symlink(filepath.Join(k.root, "dev/vfio/1"), filepath.Join(fd, "7")))
+				k.failCall("open group", 1, unix.EBUSY)
+			},
+			is: []error{ErrBusy, unix.EBUSY}, remedy: []string{"process 4242 (qemu-system-x86)"},
+		},
+		"busy, opener hidden": {
+			set: func(t *testing.T, k *fakeKernel) { k.failCall("open group", 1, unix.EBUSY) },
+			is:  []error{ErrBusy}, remedy: []string{"fuser"},
+		},
+		"not viable": {
+			bdf: "0000:02:00.0",
+			set: func(t *testing.T, k *fakeKernel) {
+				k.notViable = true
+				k.setDriver(t, "0000:02:00.1", "mlx5_core")
+			},
+			is: []error{ErrBusy}, remedy: []string{"0000:02:00.1 (mlx5_core)", "mlxvfio bind 0000:02:00.1"},
+		},
+		"no interrupt remapping": {
+			set: func(t *testing.T, k *fakeKernel) { k.failCall("VFIO_SET_IOMMU", 1, unix.EPERM) },
+			is:  []error{os.ErrPermission}, remedy: []string{"remap", "allow_unsafe_interrupts"},
+		},
+		"not in group for us": {
+			set: func(t *testing.T, k *fakeKernel) {
+				k.setDriver(t, bdf, "")
+				k.failCall("VFIO_GROUP_GET_DEVICE_FD", 1, unix.ENODEV)
+			},
+			is: []error{ErrNotFound, unix.ENODEV}, remedy: []string{"no driver", "mlxvfio bind"},
+		},
+	}
+	for name, x := range tests {
+		t.Run(name, func(t *testing.T) {
+			k := newFakeKernel(t)
+			if x.set != nil {
+				x.set(t, k)
+			}
+			if x.bdf == "" {
+				x.bdf = bdf
+			}
+			_, err := OpenGroup(x.bdf, k.options())
+			require.Error(t, err)
+			var e *Error
+			require.ErrorAs(t, err, &e)
+			for _, is := range x.is {
+				require.ErrorIs(t, err, is)
+			}
+			for _, s := range x.remedy {
+				require.Contains(t, err.Error(), s)
+			}
+			require.NotContains(t, err.Error(), "\n", "one line")
+			k.requireClean(t)
+		})
+	}
+}
+
+// Mapping errors name what to do; the memory that was to be mapped is freed.
+func TestKernelMapErrors(t *testing.T) {
+	for errno, x := range map[unix.Errno]struct {
+		is     error
+		remedy string
+	}{
+		unix.ENOMEM: {ErrNoSpace, "memory"},
+		unix.ENOSPC: {ErrNoSpace, "dma_entry_limit"},
+		unix.EEXIST: {ErrExists, ""},
+		unix.EINVAL: {ErrRange, "multiples"},
+		unix.EFAULT: {unix.EFAULT, "pinned"},
+	} {
+		k := newFakeKernel(t)
+		tr, err := OpenGroup("0000:01:00.0", k.options())
+		require.NoError(t, err)
+		s, err := NewAddressSpace(tr.DMA(), SpaceOptions{Memory: MemoryMemFD})
+		require.NoError(t, err)
+		s.lock.exempt = func() bool { return true }
+		memfds := openFiles(t, "mlxvfio-dma")
+		k.hook = func(name string) unix.Errno {
+			if name == "VFIO_IOMMU_MAP_DMA" {
+				return errno
+			}
+			return 0
+		}
+		_, err = s.Alloc(4096, BufferOptions{})
+		require.ErrorIs(t, err, x.is)
+		require.ErrorIs(t, err, errno)
+		require.Contains(t, err.Error(), x.remedy)
+		require.Equal(t, memfds, openFiles(t, "mlxvfio-dma"))
+		require.Zero(t, s.Stats().Mappings)
+		k.hook = nil
+		b, err := s.Alloc(4096, BufferOptions{})
+		require.NoError(t, err, "a failure must not use anything up")
+		require.Equal(t, uint64(2<<20), b.IOVA())
+		require.NoError(t, b.Free())
+		require.NoError(t, s.Close())
+		require.NoError(t, tr.Close())
+		k.requireClean(t)
+	}
+}
+
+// Two functions of one group and one of another share a container: its group is
+// opened once, the IOMMU is set once, and the address space outlives the function
+// that was opened first.
+func TestKernelSharedContainer(t *testing.T) {
+	k := newFakeKernel(t)
+	c, err := NewContainer(k.options())
+	require.NoError(t, err)
+	o := k.options()
+	o.Container = c
+	_, err = c.Limits()
+	require.ErrorIs(t, err, ErrNotSupported, "no function has joined")
+	var fns []Transport
+	for _, bdf := range []string{"0000:02:00.0", "0000:02:00.1", "0000:01:00.0"} {
+		f, err := OpenGroup(bdf, o)
+		require.NoError(t, err)
+		require.Same(t, c, f.DMA())
+		fns = append(fns, f)
+	}
+	require.Equal(t, 2, k.calls("open group"))
+	require.Equal(t, 1, k.calls("VFIO_SET_IOMMU"))
+	s, err := NewAddressSpace(c, SpaceOptions{})
+	require.NoError(t, err)
+	b, err := s.Alloc(4096, BufferOptions{})
+	require.NoError(t, err)
+	require.NoError(t, fns[0].Close())
+	require.NoError(t, fns[2].Close())
+	require.Len(t, k.mappings(), 1, "the mapping belongs to the container")
+	require.ErrorIs(t, c.Close(), ErrBusy)
+	again, err := OpenGroup("0000:02:00.0", o)
+	require.NoError(t, err, "a function can come back")
+	require.NoError(t, again.Close())
+	require.NoError(t, b.Free())
+	require.NoError(t, s.Close())
+	require.Empty(t, k.mappings())
+	require.NoError(t, fns[1].Close())
+	third, err := OpenGroup("0000:01:00.0", o)
+	require.NoError(t, err, "nothing was mapped: an empty container can be used again")
+	require.Equal(t, 2, k.calls("VFIO_SET_IOMMU"))
+
+	// With memory mapped the last function takes the mappings along: the space
+	// knows that they are gone, and nobody may believe that they are back.
+	s, err = NewAddressSpace(c, SpaceOptions{})
+	require.NoError(t, err)
+	_, err = s.Alloc(4096, BufferOptions{Name: "left"})
+	require.NoError(t, err)
+	require.NoError(t, third.Close())
+	_, err = OpenGroup("0000:01:00.0", o)
+	require.ErrorIs(t, err, ErrClosed)
+	err = s.Close()
+	require.ErrorContains(t, err, "left")
+	require.NotContains(t, err.Error(), "unmap")
+	require.Zero(t, s.Stats().Mappings)
+	require.NoError(t, c.Close())
+	require.NoError(t, c.Close())
+	_, err = OpenGroup("0000:01:00.0", o)
+	require.ErrorIs(t, err, ErrClosed)
+	k.requireClean(t)
+}
+
+// What may be mapped of BAR0, by what the kernel reports.
+func TestKernelMappable(t *testing.T) {
+	tests := map[string]struct {
+		set  func(k *fakeKernel)
+		want []Span
+	}{
+		"table mappable":        {func(k *fakeKernel) {}, []Span{{0, fakeBAR}}},
+		"table not mappable":    {func(k *fakeKernel) { k.tableOK = false }, []Span{{0, 0x2000}, {0x3000, fakeBAR - 0x3000}}},
+		"no chain":              {func(k *fakeKernel) { k.oldCaps = true }, []Span{{0, 0x2000}, {0x3000, fakeBAR - 0x3000}}},
+		"sparse":                {func(k *fakeKernel) { k.sparse = []Span{{0, 0x1000}, {0x4000, 0x2000}} }, []Span{{0, 0x1000}, {0x4000, 0x2000}}},
+		"sparse, over table":    {func(k *fakeKernel) { k.tableOK, k.sparse = false, []Span{{0x1000, 0x4000}} }, []Span{{0x1000, 0x1000}, {0x3000, 0x2000}}},
+		"sparse, not in pages":  {func(k *fakeKernel) { k.sparse = []Span{{0x800, 0x2000}} }, []Span{{0x1000, 0x1000}}},
+		"sparse, no whole page": {func(k *fakeKernel) { k.sparse = []Span{{0x800, 0x900}} }, nil},
+		"sparse, none":          {func(k *fakeKernel) { k.sparse = []Span{} }, nil},
+	}
+	for name, x := range tests {
+		t.Run(name, func(t *testing.T) {
+			k := newFakeKernel(t)
+			x.set(k)
+			tr, err := OpenGroup("0000:01:00.0", k.options())
+			require.NoError(t, err)
+			info, err := tr.RegionInfo(RegionBAR0)
+			require.NoError(t, err)
+			require.Equal(t, x.want, info.Mappable)
+			areas, err := tr.MapRegion(RegionBAR0)
+			require.NoError(t, err)
+			require.Len(t, areas, len(x.want))
+			require.NoError(t, tr.Close())
+			k.requireClean(t)
+		})
+	}
+	k := newFakeKernel(t)
+	k.sparse = []Span{{0, 1 << 20}}
+	_, err := OpenGroup("0000:01:00.0", k.options())
+	require.ErrorIs(t, err, ErrRange, "an area larger than its region")
+	k.requireClean(t)
+}
+
+func TestKernelLimits(t *testing.T) {
+	k := newFakeKernel(t)
+	tr, err := OpenGroup("0000:01:00.0", k.options())
+	require.NoError(t, err)
+	l, err := tr.DMA().Limits()
+	require.NoError(t, err)
+	require.Equal(t, DMALimits{Ranges: fakeRanges, PageSizes: 0xfffffffffffff000, MaxMappings: 65535, Pinned: true}, l)
+	k.noRanges = true
+	l, err = tr.DMA().Limits()
+	require.NoError(t, err)
+	require.Equal(t, []IOVARange{{4096, 0xfedfffff}, {0xfef00000, 1<<39 - 1}}, l.Ranges)
+	require.NoError(t, tr.Close())
+	k.requireClean(t)
+}
+
+// The host may have fewer vectors than the function: Linux then answers their
+// number, which is no success.
+func TestKernelFewVectors(t *testing.T) {
+	k := newFakeKernel(t)
+	k.vectors = 3
+	tr, err := OpenGroup("0000:01:00.0", k.options())
+	require.NoError(t, err)
+	d, err := NewDevice(tr, DeviceOptions{})
+	require.NoError(t, err)
+	_, err = d.EnableVectors(4)
+	require.ErrorIs(t, err, ErrNoSpace)
+	require.ErrorContains(t, err, "only 3")
+	vs, err := d.EnableVectors(3)
+	require.NoError(t, err)
+	k.raise("0000:01:00.0", 2)
+	require.Eventually(t, vs[2].TryWait, time.Second, time.Millisecond)
+	require.NoError(t, tr.SetIRQs(IRQMSIX, 0, []*Vector{nil}))
+	require.ErrorIs(t, tr.SetIRQs(IRQMSIX, 0, []*Vector{NewChanVector()}), ErrNotSupported, "the kernel signals eventfds only")
+	require.NoError(t, d.Close())
+	k.requireClean(t)
+}
+
+func TestKernelNoReset(t *testing.T) {
+	k := newFakeKernel(t)
+	k.noReset = true
+	tr, err := OpenGroup("0000:01:00.0", k.options())
+	require.NoError(t, err)
+	require.ErrorIs(t, tr.Reset(), ErrNotSupported)
+	require.NoError(t, tr.Close())
+}
+
+// A function that is removed under us answers ENODEV.
+func TestKernelRemoved(t *testing.T) {
+	k := newFakeKernel(t)
+	tr, err := OpenGroup("0000:01:00.0", k.options())
+	require.NoError(t, err)
+	k.hook = func(name string) unix.Errno {
+		if name == "pread" || name == "VFIO_DEVICE_RESET" {
+			return unix.ENODEV
+		}
+		return 0
+	}
+	require.ErrorIs(t, tr.ReadRegion(RegionBAR0, 0, make([]byte, 4)), ErrGone)
+	require.ErrorIs(t, tr.Reset(), ErrGone)
+	require.NoError(t, tr.Close())
+	k.requireClean(t)
+}
+
+func TestMSIXTable(t *testing.T) {
+	conf := make([]byte, 256)
+	read := func(off int, p []byte) error { copy(p, conf[off:]); return nil }
+	bar, _, err := msixTable(read)
+	require.NoError(t, err)
+	require.Equal(t, -1, bar, "no capability list")
+	conf[configStatus], conf[configCapFirst] = statusCapList, 0x43 // the low bits are reserved
+	copy(conf[0x40:], []byte{capMSIX, 0, 0xff, 0x87, 0x04, 0x10, 0, 0})
+	bar, table, err := msixTable(read)
+	require.NoError(t, err)
+	require.Equal(t, 4, bar)
+	require.Equal(t, Span{Offset: 0x1000, Size: 2048 * 16}, table)
+	copy(conf[0x40:], []byte{1, 0x40})
+	_, _, err = msixTable(read)
+	require.ErrorIs(t, err, errCapLoop)
+}
+
+func TestFullBDF(t *testing.T) {
+	for in, want := range map[string]string{"3b:00.0": "0000:3b:00.0", "0000:3B:1f.7": "0000:3b:1f.7", "10000:01:00.0": "10000:01:00.0"} {
+		got, err := fullBDF(in)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	for _, in := range []string{"", "3b", "3b:00", "3b:0.0", "3b:00.9", "3b:00.00", "zz:00.0", "1:2:3:4.0", "000:3b:00.0", "0000:3b:00.0/.."} {
+		_, err := fullBDF(in)
+		require.ErrorIs(t, err, ErrRange, in)
+	}
+}
