@@ -34,7 +34,8 @@ func (h *HCA) upOpen(context.Context) (note string, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, h.dev.Close(), h.closeSpace())
+			err = errors.Join(err, h.downOpen(context.Background(), false))
+			h.dev = nil
 		}
 	}()
 	if h.bar, err = h.dev.Window(vfio.RegionBAR0); err != nil {
@@ -67,12 +68,16 @@ func (h *HCA) closeSpace() error {
 	return h.space.Close()
 }
 
-func (h *HCA) downOpen(_ context.Context, _ bool) error {
+// downOpen unmaps before it closes the transport: a mapping outlives neither a
+// socket nor a container. What could not be unmapped then is gone with the
+// transport, and its memory is freed after it.
+func (h *HCA) downOpen(context.Context, bool) error {
+	unmap := h.closeSpace()
 	err := h.dev.Close()
-	if err2 := h.closeSpace(); err2 != nil {
-		err = errors.Join(err, err2)
+	if h.private && h.space.Stats().Mappings > 0 {
+		err = errors.Join(err, h.space.Close())
 	}
-	return hostOnly(err)
+	return hostOnly(errors.Join(unmap, err))
 }
 
 func (h *HCA) upReset(context.Context) (string, error) {

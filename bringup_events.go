@@ -2,7 +2,6 @@ package mlxvfio
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/mlxvfio/mlxvfio/cmdif"
@@ -268,16 +267,15 @@ func (h *HCA) downPagesEQ(ctx context.Context, live bool) error {
 }
 
 func (h *HCA) upReady(ctx context.Context) (string, error) {
-	var errs []error
 	n := 0
 	for _, q := range []*queues.EQ{h.asyncEQ, h.pagesEQ} {
-		if q != nil {
-			n++
-			errs = append(errs, h.checkEQ(ctx, q))
+		if q == nil {
+			continue
 		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return "", err
+		if err := h.checkEQ(ctx, q); err != nil {
+			return "", err
+		}
+		n++
 	}
 	if err := h.bar.Err(); err != nil {
 		return "", err

@@ -32,9 +32,9 @@ type StageError struct {
 // Error is one line: what failed, what was answered, what to do.
 func (e *StageError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: bring-up stage %s: %v", e.Device, e.Stage, e.Err)
+	fmt.Fprintf(&b, "%s: bring-up stage %s: %s", e.Device, e.Stage, oneLine(e.Err))
 	if len(e.Undo) > 0 {
-		fmt.Fprintf(&b, "; undoing it also failed: %v", oneLine(errors.Join(e.Undo...)))
+		fmt.Fprintf(&b, "; undoing it also failed: %s", oneLine(errors.Join(e.Undo...)))
 	}
 	if e.Remedy != "" {
 		b.WriteString("; ")

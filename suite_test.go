@@ -26,12 +26,19 @@ func chip(t testing.TB, words string) *sim.Chip {
 func spotless(c *sim.Chip, i int) func(drivertest.Reporter) {
 	return func(r drivertest.Reporter) {
 		r.Helper()
-		s, n := c.State(i), c.Counters(i)
-		if s.Handles != 0 || s.Mappings != 0 || s.Vectors != 0 {
-			r.Errorf("the function is still held: %+v", s)
-		}
-		if n.DMAAfterClose != 0 || n.DMAFaults != 0 || n.PagesUnmapped != 0 {
+		held(c, i)(r)
+		if n := c.Counters(i); n.DMAAfterClose != 0 || n.DMAFaults != 0 || n.PagesUnmapped != 0 {
 			r.Errorf("the device was left with memory that was taken away: %+v", n)
+		}
+	}
+}
+
+// held reports what a function of the model still holds.
+func held(c *sim.Chip, i int) func(drivertest.Reporter) {
+	return func(r drivertest.Reporter) {
+		r.Helper()
+		if s := c.State(i); s.Handles != 0 || s.Mappings != 0 || s.Vectors != 0 {
+			r.Errorf("the function is still held: %+v", s)
 		}
 	}
 }
@@ -42,12 +49,7 @@ func TestDriver(t *testing.T) {
 		t.Run(words, func(t *testing.T) {
 			c := chip(t, words)
 			drivertest.Run(t, func(testing.TB) vfio.Transport { return c.Function(0) },
-				drivertest.Options{Sparse: words != "sim:cx5", Clean: func(r drivertest.Reporter) {
-					s := c.State(0)
-					if s.Handles != 0 || s.Mappings != 0 || s.Vectors != 0 {
-						r.Errorf("the function is still held: %+v", s)
-					}
-				}})
+				drivertest.Options{Sparse: words != "sim:cx5", Clean: held(c, 0)})
 		})
 	}
 }

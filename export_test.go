@@ -1,0 +1,5 @@
+package mlxvfio
+
+// PlantLeak makes the driver forget to undo one stage, so that a test can prove
+// that checkers of leaks find it.
+func (o *Options) PlantLeak(stage string) { o.skipUndo = stage }
