@@ -89,6 +89,7 @@ func createEQ(f *function, c *call) synd {
 	q.producer = ctx.ProducerCounter()
 	q.consumer = ctx.ConsumerCounter()
 	f.uars.objs[ctx.UARPage()].eqs++
+	f.listen()
 	prm.AsCreateEQOut(c.out).SetEQNumber(uint8(n))
 	f.chip.faults.afterCreateEQ(f, q)
 	return syndOK
@@ -102,6 +103,7 @@ func destroyEQ(f *function, c *call) synd {
 	}
 	f.uars.objs[q.ctx.UARPage()].eqs--
 	f.eqs.remove(n)
+	f.listen()
 	return syndOK
 }
 
@@ -135,16 +137,20 @@ func genEQE(f *function, c *call) synd {
 	return syndOK
 }
 
-// eventEQ is the queue that hears of an event: the lowest-numbered one whose
-// mask has it; nil if none has.
-func (f *function) eventEQ(t prm.EventType) *eq {
-	var best *eq
-	for n, q := range f.eqs.objs {
-		if q.mask[t>>6]>>(t&63)&1 != 0 && (best == nil || n < best.n) {
-			best = q
+// eventEQ is the queue that hears of an event; nil if none does.
+func (f *function) eventEQ(t prm.EventType) *eq { return f.listeners[t] }
+
+// listen works out which queue hears of which event: the lowest-numbered one
+// whose mask has it.
+func (f *function) listen() {
+	f.listeners = [256]*eq{}
+	for _, q := range f.eqs.objs {
+		for t := range f.listeners {
+			if l := f.listeners[t]; q.mask[t>>6]>>(t&63)&1 != 0 && (l == nil || q.n < l.n) {
+				f.listeners[t] = q
+			}
 		}
 	}
-	return best
 }
 
 // postEQE writes an entry and, if the queue is armed, raises its interrupt. A

@@ -50,6 +50,9 @@ type function struct {
 	uctxs pool[*uctx]
 	tds   pool[*struct{}]
 	port  portState
+	vport vport
+	// listeners is the event queue that hears of each event type; nil for none.
+	listeners [256]*eq
 }
 
 func newFunction(c *Chip, i int) *function {

@@ -58,6 +58,7 @@ func (f *function) resetFirmware() {
 	f.caps.reset(f.chip)
 	f.regs.reset(f)
 	f.resetPort()
+	f.resetVport()
 	f.healthAt = 0
 	f.startFirmware()
 	f.chip.faults.afterReset(f)

@@ -163,7 +163,6 @@ func (f *function) setNICInterface(n prm.NICInterface) {
 			g.stopFirmware()
 			g.nicInterface = prm.NICInterfaceDisabled
 			g.clearHealth()
-			g.healthAt = 0
 		}
 	}
 }

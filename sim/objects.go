@@ -51,6 +51,7 @@ func (f *function) dropObjects() {
 		eqs = n
 	}
 	f.eqs.init(firstEQN, min(eqs, 0x100-firstEQN), false) // eq_number has 8 bits
+	f.listen()
 	f.uars.init(firstUAR, barSize/pageSize-firstUAR, false)
 	f.pds.init(1, limitOf(g.LogMaxPD())-1, true)
 	f.tds.init(1, limitOf(g.LogMaxTransportDomain())-1, true)

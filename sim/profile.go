@@ -30,8 +30,11 @@ type profile struct {
 	cmdQInitTO time.Duration
 	dtor       bool
 
-	// build makes the capabilities of a port type.
-	build func(PortType) capPair
+	fields []capField // capabilities that differ from the ConnectX-4's
+
+	// Where the values come from.
+	srcFirmware, srcPSID, srcISSI, srcBoot, srcInit, srcClock, srcTimeouts, srcLink, srcCaps sourced
+
 	once  [3]sync.Once
 	built [3]capPair
 }
@@ -41,7 +44,14 @@ type capPair struct{ max, cur capSet }
 
 // caps gives the capabilities of a port type; they are shared and not written.
 func (p *profile) caps(t PortType) *capPair {
-	p.once[t].Do(func() { p.built[t] = p.build(t) })
+	p.once[t].Do(func() {
+		b := realCX4()
+		b.apply(p.fields)
+		if t == PortIB {
+			b.apply(ibPort)
+		}
+		p.built[t] = b
+	})
 	return &p.built[t]
 }
 
@@ -72,3 +82,42 @@ func (s capSet) clone() capSet {
 
 // profiles are the devices that exist.
 var profiles = []*profile{&cx4, &cx5}
+
+// capField is a capability that differs from the ConnectX-4's.
+type capField struct {
+	typ      prm.CapType
+	name     string
+	max, cur uint64
+	tag      Tag
+	why      string // source, or reason of the choice
+}
+
+// general is a field of the general capabilities whose power-on value is its
+// maximum.
+func general(name string, v uint64, tag Tag, why string) capField {
+	return capField{prm.CapGeneral, name, v, v, tag, why}
+}
+
+// apply sets fields in both sets.
+func (p *capPair) apply(fields []capField) {
+	for _, f := range fields {
+		s := prm.CapStruct(f.typ)
+		p.max.set(f.typ)
+		p.cur.set(f.typ)
+		mustPut(s, p.max[f.typ], f.name, f.max)
+		mustPut(s, p.cur[f.typ], f.name, f.cur)
+	}
+}
+
+// ibPort turns a device's port from Ethernet to InfiniBand. The capture is of an
+// Ethernet port, so an InfiniBand ConnectX-4 is derived.
+var ibPort = []capField{
+	general("port_type", 0, Real, "0 is InfiniBand (caps.md 4.3)"),
+	general("ib_virt", 1, Derived, "lets drivers use QUERY_HCA_VPORT_CONTEXT, as rdma-core does on InfiniBand ports"),
+	general("eth_net_offloads", 0, Derived, "an InfiniBand port has no Ethernet offloads"),
+	general("nic_flow_table", 0, Derived, "no NIC flow tables without Ethernet offloads"),
+	general("eswitch_manager", 0, Derived, "no e-switch on an InfiniBand port"),
+	general("roce", 0, Derived, "RoCE runs on Ethernet"),
+	general("ets", 0, Derived, "traffic classes of Ethernet"),
+	general("log_max_l2_table", 0, Derived, "MAC addresses of Ethernet"),
+}

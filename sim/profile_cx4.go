@@ -10,8 +10,15 @@ var cx4 = profile{
 	firmware: Version{14, 12, 1220}, psid: "MT_2430110027", hwID: 0x209,
 	linkWidth: 16, linkSpeed: 3,
 	issi: 1 << 1, bootPages: 6, initPages: 12868, clockKHz: 275000,
-	build: buildCX4,
+
+	srcFirmware: fromGolden, srcPSID: fromGolden, srcISSI: fromGolden, srcBoot: fromGolden, srcInit: fromGolden,
+	srcClock:    sourced{Derived, "device_frequency_mhz of the capture is 275; device_frequency_khz is 0 there"},
+	srcTimeouts: sourced{Chosen, "not captured; the driver of the capture does not read them"},
+	srcLink:     sourced{Chosen, "a full-size card's slot"},
+	srcCaps:     fromGolden,
 }
+
+var fromGolden = sourced{Real, goldenSource}
 
 // cx4Max are the maxima of the real device, dword by dword.
 var cx4Max = map[prm.CapType][]word{
@@ -48,15 +55,13 @@ var cx4Max = map[prm.CapType][]word{
 // and log_uar_page_sz.
 var cx4Power = []word{{0x10, 0xf0f000e}, {0x2c, 0xe0000000}, {0x30, 0x40ff0000}, {0x40, 0xc0060c0e}, {0x90, 0x10000000}}
 
-func buildCX4(t PortType) capPair {
+// realCX4 gives the captured capabilities.
+func realCX4() capPair {
 	p := capPair{max: capSet{}}
-	for typ, words := range cx4Max {
-		p.max.set(typ, words...)
+	for t, words := range cx4Max {
+		p.max.set(t, words...)
 	}
 	p.cur = p.max.clone()
 	p.cur.set(prm.CapGeneral, cx4Power...)
-	if t == PortIB {
-		p.apply(ibPort)
-	}
 	return p
 }

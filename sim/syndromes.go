@@ -67,6 +67,8 @@ const (
 	syndOutOfTDs
 	syndPort
 	syndVport
+	syndVportState
+	syndVportField
 	syndTableIndex
 	syndInjected
 	syndPageStarvation
@@ -138,6 +140,8 @@ var syndromes = map[synd]Syndrome{
 	syndOutOfTDs:         {Status: prm.StatusNoRes, Text: "all transport domains are allocated"},
 	syndPort:             {Status: prm.StatusBadIndex, Text: "the port does not exist"},
 	syndVport:            {Status: prm.StatusBadIndex, Text: "the virtual port does not exist"},
+	syndVportState:       {Status: prm.StatusBadParam, Text: "the virtual port has no such state"},
+	syndVportField:       {Status: prm.StatusBadParam, Text: "the virtual port's field cannot be changed on this device"},
 	syndTableIndex:       {Status: prm.StatusBadIndex, Text: "the table has no such index"},
 	syndInjected:         {Status: prm.StatusInternal, Text: "a fault was injected"},
 	syndPageStarvation:   {Status: prm.StatusNoRes, Text: "a fault makes firmware want more pages than it was given"},
