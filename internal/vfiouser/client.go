@@ -145,50 +145,89 @@ func (c *client) fail(op string, err error) error {
 func (c *client) open() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := len(proposal().appendTo(c.out[:headerSize])) - headerSize
-	body, err := c.turn(cmdVersion, n, nil)
-	if err != nil {
+	if err := c.agree(); err != nil {
 		return c.fail("agree on the protocol", err)
 	}
-	v, err := parseVersion(body)
-	if err != nil || v.major != 0 || v.minor != 0 {
-		return c.fail("agree on the protocol", fmt.Errorf("%w: the server answered version %d.%d (%v)", ErrProtocol, v.major, v.minor, err))
-	}
-	c.limits(v.caps)
-	body, err = c.turn(cmdDeviceGetInfo, deviceInfo{argsz: deviceInfoSize}.put(c.out[headerSize:]), nil)
-	if err != nil {
+	if err := c.getInfo(); err != nil {
 		return c.fail("get device info", err)
 	}
-	d, err := parseDeviceInfo(body)
-	if err != nil || d.flags&deviceFlagPCI == 0 || d.regions < vfio.NumRegions-1 || d.irqs < vfio.NumIRQs-2 {
-		return c.fail("get device info", fmt.Errorf("%w: no PCI function: flags %#x, %d regions, %d interrupt kinds", ErrProtocol, d.flags, d.regions, d.irqs))
+	for i := range c.info.Regions {
+		if err := c.getRegion(i); err != nil {
+			return c.fail(fmt.Sprintf("get info of region %d", i), err)
+		}
+	}
+	for i := range c.info.IRQs {
+		if err := c.getIRQ(i); err != nil {
+			return c.fail(fmt.Sprintf("get info of interrupt index %d", i), err)
+		}
+	}
+	return nil
+}
+
+// notUs is the error for a reply that no vfio-user server gives.
+func notUs(err error) error { return fmt.Errorf("%w: %w", ErrProtocol, err) }
+
+func (c *client) agree() error {
+	b, err := c.turn(cmdVersion, len(proposal().appendTo(c.out[:headerSize]))-headerSize, nil)
+	if err != nil {
+		return err
+	}
+	v, err := parseVersion(b)
+	if err != nil {
+		return notUs(err)
+	}
+	if v.major != 0 || v.minor != 0 {
+		return fmt.Errorf("%w: the server answered 0.0 with version %d.%d", ErrProtocol, v.major, v.minor)
+	}
+	c.limits(v.caps)
+	return nil
+}
+
+func (c *client) getInfo() error {
+	b, err := c.turn(cmdDeviceGetInfo, deviceInfo{argsz: deviceInfoSize}.put(c.out[headerSize:]), nil)
+	if err != nil {
+		return err
+	}
+	d, err := parseDeviceInfo(b)
+	if err != nil {
+		return notUs(err)
+	}
+	if d.flags&deviceFlagPCI == 0 || d.regions <= vfio.RegionConfig || d.irqs <= vfio.IRQMSIX {
+		return fmt.Errorf("%w: no PCI function: flags %#x, %d regions, %d interrupt kinds", ErrProtocol, d.flags, d.regions, d.irqs)
 	}
 	c.info = vfio.DeviceInfo{
 		Name: c.name, Backend: "vfio-user", CanReset: d.flags&deviceFlagReset != 0,
-		Regions: min(int(d.regions), vfio.NumRegions), IRQs: min(int(d.irqs), vfio.NumIRQs),
+		Regions: int(min(d.regions, vfio.NumRegions)), IRQs: int(min(d.irqs, vfio.NumIRQs)),
 	}
-	for i := range c.info.Regions {
-		body, err := c.turn(cmdGetRegionInfo, regionInfo{argsz: regionInfoSize, index: uint32(i)}.put(c.out[headerSize:]), nil)
-		if err != nil {
-			return c.fail(fmt.Sprintf("get info of region %d", i), err)
-		}
-		r, err := parseRegionInfo(body)
-		if err != nil {
-			return c.fail(fmt.Sprintf("get info of region %d", i), fmt.Errorf("%w: %w", ErrProtocol, err))
-		}
-		c.regions[i] = vfio.RegionInfo{Size: r.size, Read: r.flags&regionFlagRead != 0, Write: r.flags&regionFlagWrite != 0}
+	return nil
+}
+
+func (c *client) getRegion(i int) error {
+	b, err := c.turn(cmdGetRegionInfo, regionInfo{argsz: regionInfoSize, index: uint32(i)}.put(c.out[headerSize:]), nil)
+	if err != nil {
+		return err
 	}
-	for i := range c.info.IRQs {
-		body, err := c.turn(cmdGetIRQInfo, irqInfo{argsz: irqInfoSize, index: uint32(i)}.put(c.out[headerSize:]), nil)
-		if err != nil {
-			return c.fail(fmt.Sprintf("get info of interrupt index %d", i), err)
-		}
-		q, err := parseIRQInfo(body)
-		if err != nil || q.count > maxVectors {
-			return c.fail(fmt.Sprintf("get info of interrupt index %d", i), fmt.Errorf("%w: %d vectors (%v)", ErrProtocol, q.count, err))
-		}
-		c.irqs[i] = vfio.IRQInfo{Count: int(q.count), EventFD: q.flags&irqFlagEventFD != 0, NoResize: q.flags&irqFlagNoResize != 0}
+	r, err := parseRegionInfo(b)
+	if err != nil {
+		return notUs(err)
 	}
+	c.regions[i] = vfio.RegionInfo{Size: r.size, Read: r.flags&regionFlagRead != 0, Write: r.flags&regionFlagWrite != 0}
+	return nil
+}
+
+func (c *client) getIRQ(i int) error {
+	b, err := c.turn(cmdGetIRQInfo, irqInfo{argsz: irqInfoSize, index: uint32(i)}.put(c.out[headerSize:]), nil)
+	if err != nil {
+		return err
+	}
+	q, err := parseIRQInfo(b)
+	if err != nil {
+		return notUs(err)
+	}
+	if q.count > maxVectors {
+		return fmt.Errorf("%w: %d vectors, at most %d exist", ErrProtocol, q.count, maxVectors)
+	}
+	c.irqs[i] = vfio.IRQInfo{Count: int(q.count), EventFD: q.flags&irqFlagEventFD != 0, NoResize: q.flags&irqFlagNoResize != 0}
 	return nil
 }
 
@@ -284,9 +323,9 @@ func (c *client) turn(cmd uint16, n int, fds []int) ([]byte, error) {
 // lost names what a socket error means to a client.
 func lost(err error) error {
 	switch {
-	case err == errIdle, err == errStalled:
+	case errors.Is(err, errIdle), errors.Is(err, errStalled):
 		return ErrLateReply
-	case err == io.EOF, err == io.ErrUnexpectedEOF, errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.ENOTCONN):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.ENOTCONN):
 		return ErrServerGone
 	}
 	return err

@@ -29,19 +29,19 @@ type goneError struct{ cause error }
 func (e *goneError) Error() string   { return e.cause.Error() }
 func (e *goneError) Unwrap() []error { return []error{vfio.ErrGone, e.cause} }
 
-// refusal is an errno that the server answered, with the sentinel it stands
+// refusedError is an errno that the server answered, with the sentinel it stands
 // for where there is one.
-type refusal struct {
+type refusedError struct {
 	cmd      uint16
 	errno    unix.Errno
 	sentinel error
 }
 
-func (e *refusal) Error() string {
+func (e *refusedError) Error() string {
 	return fmt.Sprintf("the server refused %s: %s (errno %d)", cmdName(e.cmd), e.errno, int(e.errno))
 }
 
-func (e *refusal) Unwrap() []error {
+func (e *refusedError) Unwrap() []error {
 	if e.sentinel == nil {
 		return []error{e.errno}
 	}
@@ -60,7 +60,6 @@ var errnoTable = []struct {
 	{vfio.ErrExists, unix.EEXIST},
 	{vfio.ErrNotFound, unix.ENOENT},
 	{vfio.ErrNoSpace, unix.ENOSPC},
-	{errShort, unix.EINVAL},
 }
 
 // errnoOf is the errno with which the server answers err; never 0.
@@ -73,17 +72,20 @@ func errnoOf(err error) unix.Errno {
 			return t.errno
 		}
 	}
+	if errors.Is(err, errShort) {
+		return unix.EINVAL
+	}
 	return unix.EIO
 }
 
 // refused is the client's error for a reply with errno e.
 func refused(cmd uint16, e uint32) error {
-	r := &refusal{cmd: cmd, errno: unix.Errno(e)}
+	r := &refusedError{cmd: cmd, errno: unix.Errno(e)}
 	if e == 0 || e > 4095 { // an error without an errno, or with nonsense
 		r.errno = unix.EIO
 	}
 	for _, t := range errnoTable {
-		if r.errno == t.errno && t.sentinel != errShort {
+		if r.errno == t.errno {
 			r.sentinel = t.sentinel
 		}
 	}

@@ -2,6 +2,7 @@ package vfiouser
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -180,7 +181,7 @@ func (r *raw) readFull(b []byte) {
 // readRetry reads in spite of the runtime's signals.
 func readRetry(fd int, b []byte) (n int, err error) {
 	for {
-		if n, err = unix.Read(fd, b); err != unix.EINTR {
+		if n, err = unix.Read(fd, b); !errors.Is(err, unix.EINTR) {
 			return n, err
 		}
 	}
@@ -203,7 +204,7 @@ func (r *raw) dropped() {
 	b := make([]byte, 4096)
 	for {
 		n, err := readRetry(r.fd, b)
-		if err == unix.ECONNRESET || err == nil && n == 0 {
+		if errors.Is(err, unix.ECONNRESET) || err == nil && n == 0 {
 			return
 		}
 		require.NoError(r.t, err)

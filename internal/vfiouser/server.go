@@ -183,7 +183,7 @@ func (srv *server) serve(ctx context.Context, s *sock) {
 	stop()
 	c.cleanUp()
 	s.close() // last: a client that waits for the end of file sees a clean function
-	if err != nil && !errors.Is(err, io.EOF) && ctx.Err() == nil {
+	if !errors.Is(err, io.EOF) && ctx.Err() == nil {
 		srv.log.Warn("client dropped", "function", srv.info.Name, "err", err)
 		return
 	}

@@ -21,11 +21,12 @@ type session struct {
 	ready   bool             // VERSION is done
 }
 
+// run ends with the reason, io.EOF for a client that left.
 func (c *session) run() error {
 	var m message
 	for {
 		switch err := c.s.receive(&m, time.Time{}); {
-		case err == errIdle:
+		case errors.Is(err, errIdle):
 			continue
 		case err != nil:
 			return err
@@ -36,10 +37,10 @@ func (c *session) run() error {
 	}
 }
 
-// fatal is an answer after which the client is dropped.
-type fatal struct{ error }
+// fatalError is an answer after which the client is dropped.
+type fatalError struct{ error }
 
-func (f fatal) Unwrap() error { return f.error }
+func (f fatalError) Unwrap() error { return f.error }
 
 // serveOne handles a message and answers it. The error ends the session.
 func (c *session) serveOne(m *message) error {
@@ -63,7 +64,7 @@ func (c *session) serveOne(m *message) error {
 	if err == nil {
 		return nil
 	}
-	if f := (fatal{}); errors.As(err, &f) {
+	if f := (fatalError{}); errors.As(err, &f) {
 		return f.error
 	}
 	return nil
@@ -73,7 +74,7 @@ func (c *session) serveOne(m *message) error {
 // the header's place in c.out.
 func (c *session) handle(m *message) (n int, err error) {
 	if !c.ready && m.cmd != cmdVersion {
-		return 0, fatal{fmt.Errorf("%w: %s before VERSION: %w", ErrProtocol, cmdName(m.cmd), unix.EINVAL)}
+		return 0, fatalError{fmt.Errorf("%w: %s before VERSION: %w", ErrProtocol, cmdName(m.cmd), unix.EINVAL)}
 	}
 	body := c.out[headerSize:]
 	switch m.cmd {
@@ -115,11 +116,11 @@ func (c *session) version(m *message) (int, error) {
 	v, err := parseVersion(m.body)
 	switch {
 	case err != nil:
-		return 0, fatal{fmt.Errorf("%w: %w: %w", ErrProtocol, err, unix.EINVAL)}
+		return 0, fatalError{fmt.Errorf("%w: %w: %w", ErrProtocol, err, unix.EINVAL)}
 	case c.ready:
-		return 0, fatal{fmt.Errorf("%w: VERSION twice: %w", ErrProtocol, unix.EINVAL)}
+		return 0, fatalError{fmt.Errorf("%w: VERSION twice: %w", ErrProtocol, unix.EINVAL)}
 	case v.major != 0:
-		return 0, fatal{fmt.Errorf("%w: client wants version %d.%d, served is 0.0: %w", ErrProtocol, v.major, v.minor, vfio.ErrNotSupported)}
+		return 0, fatalError{fmt.Errorf("%w: client wants version %d.%d, served is 0.0: %w", ErrProtocol, v.major, v.minor, vfio.ErrNotSupported)}
 	}
 	c.ready = true
 	return len(v.answer(c.maxMaps).appendTo(c.out[:headerSize])) - headerSize, nil

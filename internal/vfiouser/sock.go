@@ -144,18 +144,19 @@ func (s *sock) fill() error {
 		s.w -= s.r
 		s.r = 0
 	}
-	n, oobn, flags, err := 0, 0, 0, error(nil)
+	var n, oobn, flags int
+	var err error
 	if s.takeFDs {
 		n, oobn, flags, _, err = unix.Recvmsg(s.fd, s.buf[s.w:], s.oob, unix.MSG_CMSG_CLOEXEC)
 	} else {
 		n, err = unix.Read(s.fd, s.buf[s.w:])
 	}
 	switch {
-	case err == unix.EINTR:
+	case errors.Is(err, unix.EINTR):
 		return nil // the caller looks at its deadline and comes back
-	case err == unix.EAGAIN && s.w > 0:
+	case errors.Is(err, unix.EAGAIN) && s.w > 0:
 		return errStalled
-	case err == unix.EAGAIN:
+	case errors.Is(err, unix.EAGAIN):
 		return errIdle
 	case err != nil:
 		return err
@@ -215,9 +216,9 @@ func (s *sock) send(b []byte, fds []int) error {
 			n, err = unix.Write(s.fd, b)
 		}
 		switch {
-		case err == unix.EINTR:
+		case errors.Is(err, unix.EINTR):
 			continue
-		case err == unix.EAGAIN:
+		case errors.Is(err, unix.EAGAIN):
 			return errStalled
 		case err != nil:
 			return err
