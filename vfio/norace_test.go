@@ -1,0 +1,5 @@
+//go:build !race
+
+package vfio_test
+
+const raceBuild = false
