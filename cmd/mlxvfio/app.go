@@ -55,6 +55,10 @@ func (a *app) execute(ctx context.Context, args []string) error {
 	if a.done != nil {
 		a.done()
 	}
+	var up *timeUp
+	if a.timeout > 0 && errors.Is(err, context.DeadlineExceeded) && !errors.As(err, &up) {
+		err = fmt.Errorf("%w (--timeout %v)", err, a.timeout)
+	}
 	if err != nil && !a.begun {
 		// Flags are read in order: an error before --json was reached is JSON all the same.
 		a.json = a.json || slices.Contains(args, "--json")
