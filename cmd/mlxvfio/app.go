@@ -18,9 +18,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// app holds what every verb shares: streams and the global flags.
+// app holds what every verb shares: streams and the global flags. It serves one
+// run.
 type app struct {
-	in  io.Reader
 	out io.Writer
 	err io.Writer
 
@@ -55,7 +55,7 @@ func (a *app) execute(ctx context.Context, args []string) error {
 	if a.done != nil {
 		a.done()
 	}
-	var up *timeUp
+	var up *timeUpError
 	if a.timeout > 0 && errors.Is(err, context.DeadlineExceeded) && !errors.As(err, &up) {
 		err = fmt.Errorf("%w (--timeout %v)", err, a.timeout)
 	}
@@ -98,7 +98,7 @@ busy or no IOMMU, 4 not supported by this device, 130 interrupted.`,
 				return usagef("--timeout %v is negative", a.timeout)
 			}
 			if a.timeout > 0 {
-				ctx, cancel := context.WithTimeoutCause(cmd.Context(), a.timeout, &timeUp{a.timeout})
+				ctx, cancel := context.WithTimeoutCause(cmd.Context(), a.timeout, &timeUpError{a.timeout})
 				a.done = cancel
 				cmd.SetContext(ctx)
 			}
@@ -141,13 +141,13 @@ func noVerb(cmd *cobra.Command, args []string) error {
 	return usagef("there is no verb %q%s (%s --help lists them)", args[0], hint, cmd.CommandPath())
 }
 
-// timeUp is the cause of a context that --timeout ended.
-type timeUp struct{ after time.Duration }
+// timeUpError is the cause of a context that --timeout ended.
+type timeUpError struct{ after time.Duration }
 
-func (e *timeUp) Error() string { return fmt.Sprintf("not done within --timeout %v", e.after) }
+func (e *timeUpError) Error() string { return fmt.Sprintf("not done within --timeout %v", e.after) }
 
 // Is makes it the deadline that it is.
-func (e *timeUp) Is(target error) bool { return target == context.DeadlineExceeded }
+func (e *timeUpError) Is(target error) bool { return target == context.DeadlineExceeded }
 
 func parseLevel(s string) (slog.Level, error) {
 	if s == "" {

@@ -104,12 +104,11 @@ type capEntry struct {
 	PowerOnHex string      `json:"power_on_hex,omitempty"`
 	CurrentHex string      `json:"current_hex"`
 	MaximumHex string      `json:"maximum_hex"`
-	// Source tells for each field of a model whether its value is real, derived
-	// or chosen.
-	Source map[string]string `json:"source,omitempty"`
+	// Source tells for each field of a model that is not zero where it comes from.
+	Source map[string]capSource `json:"source,omitempty"`
 }
 
-func newCapEntry(c *mlxvfio.Capability, atPowerOn []byte, source map[string]string) capEntry {
+func newCapEntry(c *mlxvfio.Capability, atPowerOn []byte, source map[string]capSource) capEntry {
 	e := capEntry{
 		Type: c.Type.String(), ID: uint16(c.Type), Source: source,
 		CurrentHex: hex.EncodeToString(c.Current), MaximumHex: hex.EncodeToString(c.Maximum), PowerOnHex: hex.EncodeToString(atPowerOn),
@@ -173,7 +172,7 @@ func (e *capEntry) text(w io.Writer, all bool) {
 		}
 		row = append(row, at(e.Current, path), at(e.Maximum, path))
 		if e.Source != nil {
-			row = append(row, dash(e.Source[path]))
+			row = append(row, dash(e.Source[path].Tag))
 		}
 		rows = append(rows, row)
 	}
@@ -230,6 +229,23 @@ func num(v uint64) string {
 	return fmt.Sprint(v)
 }
 
-// sources tells where the model has the values of a capability type from; nil
-// for a device that is no model in this process.
-func (s *session) sources(prm.CapType) map[string]string { return nil }
+// capSource tells where the model has a value from.
+type capSource struct {
+	Tag    string `json:"tag"` // real, derived or chosen
+	Source string `json:"source"`
+}
+
+// sources are those of a capability type's fields, by path; nil for a device
+// that is no model of this process.
+func (s *session) sources(t prm.CapType) map[string]capSource {
+	if s.dev.chip == nil {
+		return nil
+	}
+	m := map[string]capSource{}
+	for _, v := range s.dev.chip.Values() {
+		if typ, ok := strings.CutPrefix(v.Where, "cap "); ok && strings.HasPrefix(typ, t.String()+" ") {
+			m[v.Name] = capSource{string(v.Tag), v.Source}
+		}
+	}
+	return m
+}

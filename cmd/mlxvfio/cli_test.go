@@ -21,7 +21,7 @@ const asProgram = "MLXVFIO_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
-		os.Exit(run(&app{in: os.Stdin, out: os.Stdout, err: os.Stderr}, os.Args[1:]))
+		os.Exit(run(&app{out: os.Stdout, err: os.Stderr}, os.Args[1:]))
 	}
 	os.Exit(m.Run())
 }
@@ -42,7 +42,7 @@ func cli(t *testing.T, args ...string) outcome {
 func cliOn(t *testing.T, where pci.Options, args ...string) outcome {
 	t.Helper()
 	var out, errw bytes.Buffer
-	a := &app{in: strings.NewReader(""), out: &out, err: &errw, pci: where}
+	a := &app{out: &out, err: &errw, pci: where}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	code := a.main(ctx, args)

@@ -39,16 +39,10 @@ type unavailable struct{ err error }
 func (e *unavailable) Error() string { return e.err.Error() }
 func (e *unavailable) Unwrap() error { return e.err }
 
-// silent carries an exit code for a verb that has already said everything.
-type silent struct{ code int }
-
-func (e *silent) Error() string { return fmt.Sprintf("exit code %d", e.code) }
-
 // exitCode sorts an error into the table above. What the user did comes before
 // what is not there, and that before what the device cannot do.
 func exitCode(err error) int {
 	var (
-		si *silent
 		ue *usageError
 		su *sim.UsageError
 		na *unavailable
@@ -56,8 +50,6 @@ func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.As(err, &si):
-		return si.code
 	case errors.As(err, &ue), errors.As(err, &su), errors.Is(err, pci.ErrBadBDF):
 		return exitUsage
 	case errors.As(err, &na), isAny(err, notForUs):
@@ -128,10 +120,6 @@ func (a *app) fail(ctx context.Context, err error) int {
 	code := exitCode(err)
 	if ctx.Err() != nil && code != exitUsage {
 		code = exitInterrupted
-	}
-	var si *silent
-	if errors.As(err, &si) {
-		return code
 	}
 	if a.json {
 		// Standard error is the last resort: a failure to write it has no other place to go.

@@ -12,7 +12,7 @@ import (
 )
 
 func main() {
-	os.Exit(run(&app{in: os.Stdin, out: os.Stdout, err: os.Stderr}, os.Args[1:]))
+	os.Exit(run(&app{out: os.Stdout, err: os.Stderr}, os.Args[1:]))
 }
 
 // run is main without the process: it returns the exit code. The first SIGINT or

@@ -76,7 +76,7 @@ func TestExitCode(t *testing.T) {
 		{exitFailed, errors.New("anything")},
 		{exitFailed, refused},
 		{exitFailed, &cmdif.TimeoutError{Opcode: prm.OpNop}},
-		{exitFailed, &timeUp{}},
+		{exitFailed, &timeUpError{}},
 		{exitFailed, verr(vfio.ErrGone)},
 		{exitFailed, &mlxvfio.StageError{Err: refused}},
 		{exitFailed, &pci.Error{Err: pci.ErrProbe}},

@@ -77,7 +77,7 @@ func (a *app) selftest(ctx context.Context, args []string, stopAt string) error 
 	}
 	err = run.finish(err)
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return &interruptedRun{dev: dev, after: run.lastStage(), pages: run.Pages, err: err}
+		return &interruptedError{dev: dev, after: run.lastStage(), pages: run.Pages, err: err}
 	}
 	return errors.Join(err, a.print("selftest/1", &run.selftestResult))
 }
@@ -93,14 +93,14 @@ func (r *selftestResult) lastStage() string {
 	return last
 }
 
-// interruptedRun says how the function was left by a run that a signal ended.
-type interruptedRun struct {
+// interruptedError says how the function was left by a run that a signal ended.
+type interruptedError struct {
 	dev, after string
 	pages      mlxvfio.PageLedger
 	err        error
 }
 
-func (e *interruptedRun) Error() string {
+func (e *interruptedError) Error() string {
 	s := fmt.Sprintf("%s: interrupted after stage %s; %s", e.dev, e.after, pagesText(e.pages))
 	var se *mlxvfio.StageError
 	var ce *mlxvfio.CloseError
@@ -113,7 +113,7 @@ func (e *interruptedRun) Error() string {
 	return s + "; the function was given back"
 }
 
-func (e *interruptedRun) Unwrap() error { return e.err }
+func (e *interruptedError) Unwrap() error { return e.err }
 
 func knownStage(name string) bool {
 	for _, s := range mlxvfio.Stages() {

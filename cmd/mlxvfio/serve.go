@@ -20,7 +20,7 @@ func (a *app) serveVerb() *cobra.Command {
 	var what bool
 	c := a.verb("serve [SIM] --socket PATH", "offer the model on vfio-user sockets", 0, 1, func(ctx context.Context, args []string) error {
 		if what {
-			return a.print("serve-list/1", serveList())
+			return a.serveWords(args)
 		}
 		return a.serve(ctx, args, sockets, control)
 	})
@@ -30,7 +30,7 @@ QEMU takes a socket as -device '{"driver":"vfio-user-pci","socket":{"type":"unix
 as vfio-user:PATH.`
 	c.Flags().StringArrayVar(&sockets, "socket", nil, "socket to serve a function on; may be repeated")
 	c.Flags().StringVar(&control, "control", "", "socket that takes words at run time (see tell)")
-	c.Flags().BoolVar(&what, "list", false, "list profiles, faults and words; serve nothing")
+	c.Flags().BoolVar(&what, "list", false, "list profiles, faults and words, with SIM also where its values come from; serve nothing")
 	return c
 }
 
@@ -124,7 +124,7 @@ func (s *server) run(ctx context.Context, sockets []string, control string) erro
 		stop(perr)
 	}
 	wg.Wait()
-	return errors.Join(append(errs, perr)...)
+	return errors.Join(errors.Join(errs...), perr)
 }
 
 func (s *server) describe() string {
@@ -157,8 +157,20 @@ type wordRow struct {
 	Meaning string `json:"meaning"`
 }
 
-func serveList() *serveWords {
-	return &serveWords{
+// serveWords prints what there is, or the values of the one model named.
+func (a *app) serveWords(args []string) error {
+	if len(args) > 0 {
+		o, err := sim.Parse(args[0])
+		if err != nil {
+			return err
+		}
+		chip, err := sim.New(o)
+		if err != nil {
+			return err
+		}
+		return errors.Join(a.print("serve-values/1", &modelValues{Model: o.String(), Values: chip.Values()}), chip.Close())
+	}
+	return a.print("serve-list/1", &serveWords{
 		Profiles: sim.Profiles(), Default: sim.DefaultProfile, Faults: sim.Faults(), Control: controlWords,
 		Words: []wordRow{
 			{"port=ib|eth", "link layer of the port"},
@@ -167,7 +179,7 @@ func serveList() *serveWords {
 			{"load=RATE", "firmware serves RATE commands a second, out of order"},
 			{"seed=N", "number that decides every random choice"},
 		},
-	}
+	})
 }
 
 func (r *serveWords) text(w io.Writer) {
@@ -180,6 +192,21 @@ func (r *serveWords) text(w io.Writer) {
 	rows := [][]string{}
 	for _, f := range r.Faults {
 		rows = append(rows, []string{"  " + sim.FaultSpec{Name: f.Name, Arg: f.Arg}.String(), f.Meaning})
+	}
+	table(w, rows)
+}
+
+// modelValues are the values a model shows and where they come from.
+type modelValues struct {
+	Model  string      `json:"model"`
+	Values []sim.Value `json:"values"`
+}
+
+func (r *modelValues) text(w io.Writer) {
+	fmt.Fprintln(w, r.Model)
+	rows := [][]string{{"  WHERE", "NAME", "VALUE", "TAG", "SOURCE"}}
+	for _, v := range r.Values {
+		rows = append(rows, []string{"  " + v.Where, v.Name, v.Value, string(v.Tag), v.Source})
 	}
 	table(w, rows)
 }

@@ -43,16 +43,17 @@ func TestServe(t *testing.T) {
 	works(t, "tell", ctl, "clear", "status")
 	works(t, "exec", "vfio-user:"+s1, "NOP")
 
-	answer := object(t, "tell/1", "tell", ctl, "state")["answer"].(map[string]any)
-	require.Equal(t, "cx4", answer["model"])
-	fns := answer["functions"].([]any)
-	require.Len(t, fns, 2)
-	for _, f := range fns { // nothing is left of the clients
-		st := f.(map[string]any)["state"].(map[string]any)
-		require.EqualValues(t, 0, st["Pages"])
-		require.EqualValues(t, 0, st["Mappings"])
-		require.EqualValues(t, "off", st["Phase"])
-		require.Greater(t, f.(map[string]any)["counters"].(map[string]any)["Interrupts"], 0.0)
+	raw, err := json.Marshal(object(t, "tell/1", "tell", ctl, "state")["answer"])
+	require.NoError(t, err)
+	var st chipState
+	require.NoError(t, json.Unmarshal(raw, &st))
+	require.Equal(t, "cx4", st.Model)
+	require.Len(t, st.Functions, 2)
+	for _, f := range st.Functions { // nothing is left of the clients
+		require.Zero(t, f.State.Pages)
+		require.Zero(t, f.State.Mappings)
+		require.Equal(t, "off", f.State.Phase)
+		require.NotZero(t, f.Counters.Interrupts)
 	}
 	refuses(t, cli(t, "tell", ctl, "fault", "nosuch"), exitFailed, "nosuch", "lost-irq")
 	refuses(t, cli(t, "tell", ctl, "sing"), exitFailed, "sing", "state")
@@ -62,7 +63,7 @@ func TestServe(t *testing.T) {
 
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	require.Equal(t, outcome{code: exitOK, out: line}, p.ends())
-	left, err := os.ReadDir(dir)
+	left, err := os.ReadDir(dir) // the sockets are gone
 	require.NoError(t, err)
 	require.Empty(t, left, "the sockets are removed")
 	refuses(t, cli(t, "info", "vfio-user:"+s1), exitUnavailable, s1, "mlxvfio serve")
@@ -122,6 +123,9 @@ func TestServeList(t *testing.T) {
 		require.Contains(t, o["profiles"], p)
 	}
 	require.Contains(t, text, "fw=X.Y.Z")
+	require.Regexp(t, `firmware +14\.12\.1220 +real `, works(t, "serve", "cx4", "--list"))
+	require.Equal(t, "sim:cx4", object(t, "serve-values/1", "serve", "cx4", "--list")["model"])
+	refuses(t, cli(t, "serve", "nosuch", "--list"), exitUsage, "nosuch")
 }
 
 // TestControl speaks the protocol by hand: several lines over one connection.
