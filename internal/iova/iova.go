@@ -145,31 +145,19 @@ func (a *Allocator) Free(addr, size uint64) error {
 	if i < len(a.free) && a.free[i].First <= x.Last {
 		return fmt.Errorf("%w: %#x+%#x", ErrNotAllocated, addr, size)
 	}
-	// What was excluded while it was allocated is left out here.
-	give := clip(a.all, x)
-	if len(give) == 0 {
+	// What was excluded while it was allocated does not come back. Usually that
+	// is nothing, and one range holds x.
+	given := false
+	for _, r := range a.all {
+		if lo, hi := max(r.First, x.First), min(r.Last, x.Last); lo <= hi {
+			i = a.give(i, Range{lo, hi})
+			given = true
+		}
+	}
+	if !given {
 		return fmt.Errorf("%w: %#x+%#x", ErrNotAllocated, addr, size)
 	}
-	for _, g := range give {
-		i = a.give(i, g)
-	}
 	return nil
-}
-
-// clip is x cut to the ranges of list.
-func clip(list []Range, x Range) []Range {
-	for _, r := range list { // the usual case without an allocation of its own
-		if r.First <= x.First && x.Last <= r.Last {
-			return []Range{x}
-		}
-	}
-	var out []Range
-	for _, r := range list {
-		if lo, hi := max(r.First, x.First), min(r.Last, x.Last); lo <= hi {
-			out = append(out, Range{lo, hi})
-		}
-	}
-	return out
 }
 
 // give inserts x before free[i], merging with its neighbours, and returns the
