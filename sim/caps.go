@@ -11,8 +11,8 @@ import (
 const capBytes = prm.QueryHCACapOutSize - inlineBytes
 
 func init() {
-	handle(prm.OpQueryHCACap, fromISSI, anyOpMod, queryHCACap)
-	handle(prm.OpSetHCACap, onlyISSI, anyOpMod, setHCACap)
+	handle(prm.OpQueryHCACap, fromISSI, anyOpMod, queryHCACap).refuses(syndOK, syndFunctionID)
+	handle(prm.OpSetHCACap, onlyISSI, anyOpMod, setHCACap).refuses(syndOK, syndCapAboveMax)
 }
 
 // capSet holds capability types; a type that is missing reads as zeros.

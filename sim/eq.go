@@ -14,10 +14,10 @@ const (
 )
 
 func init() {
-	handle(prm.OpCreateEQ, onlyInit, 1, createEQ).min = createEQMin
-	handle(prm.OpDestroyEQ, onlyInit, 1, destroyEQ)
-	handle(prm.OpQueryEQ, onlyInit, 1, queryEQ)
-	handle(prm.OpGenEQE, onlyInit, 1, genEQE)
+	handle(prm.OpCreateEQ, onlyInit, 1, createEQ).needs(createEQMin).refuses(syndNoUAR, syndEQSize)
+	handle(prm.OpDestroyEQ, onlyInit, 1, destroyEQ).refuses(syndNoEQ, syndOK)
+	handle(prm.OpQueryEQ, onlyInit, 1, queryEQ).refuses(syndNoEQ, syndOK)
+	handle(prm.OpGenEQE, onlyInit, 1, genEQE).refuses(syndNoEQ, syndOK)
 }
 
 // eq is an event queue: its context as created and the device's own indexes.

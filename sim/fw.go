@@ -83,34 +83,22 @@ type call struct {
 	n     int    // bytes of output; the structure's size unless the handler says more
 }
 
-// phaseSet says in which phases a command is possible.
-type phaseSet uint8
-
-func in(p ...phase) phaseSet {
-	var s phaseSet
-	for _, v := range p {
-		s |= 1 << v
-	}
-	return s
-}
-
-var (
-	forEnable   = in(phaseOff, phaseTornDown)
-	onlyEnabled = in(phaseEnabled)
-	fromEnabled = in(phaseEnabled, phaseISSI, phaseInit, phaseTornDown)
-	fromISSI    = in(phaseISSI, phaseInit)
-	withPages   = in(phaseISSI, phaseInit, phaseTornDown)
-	onlyISSI    = in(phaseISSI)
-	onlyInit    = in(phaseInit)
-)
-
 // handler is one row of the command table.
 type handler struct {
-	phases phaseSet
+	phases phaseRow
 	opMods uint64 // bit n: op_mod n exists; handlers with anyOpMod look themselves
 	do     func(f *function, c *call) synd
 	min    func(f *function, c *call) (in, out int) // nil: the minimum of prm
+	freed  synd                                     // an object that no longer exists
+	above  synd                                     // a value above its maximum
 }
+
+// needs sets what the lengths depend on.
+func (h *handler) needs(min func(f *function, c *call) (in, out int)) *handler { h.min = min; return h }
+
+// refuses documents the command's own refusals: of a freed object and of a value
+// above its maximum; syndOK where there is none.
+func (h *handler) refuses(freed, above synd) *handler { h.freed, h.above = freed, above; return h }
 
 const anyOpMod = ^uint64(0)
 
@@ -118,7 +106,7 @@ const anyOpMod = ^uint64(0)
 // that hold the commands.
 var handlers = map[prm.Opcode]*handler{}
 
-func handle(op prm.Opcode, p phaseSet, opMods uint64, do func(f *function, c *call) synd) *handler {
+func handle(op prm.Opcode, p phaseRow, opMods uint64, do func(f *function, c *call) synd) *handler {
 	h := &handler{phases: p, opMods: opMods, do: do}
 	handlers[op] = h
 	return h
@@ -163,8 +151,8 @@ func (f *function) attempt(c *call, plan commandPlan) synd {
 		return syndReservedOpcode
 	case h == nil:
 		return syndNotModelled
-	case h.phases>>f.fw.phase&1 == 0:
-		return f.refusePhase(h)
+	case h.phases[f.fw.phase] != syndOK:
+		return h.phases[f.fw.phase]
 	case h.opMods != anyOpMod && (c.opMod > 63 || h.opMods>>c.opMod&1 == 0):
 		return syndOpMod
 	}
@@ -197,30 +185,6 @@ func (f *function) attempt(c *call, plan commandPlan) synd {
 		c.n = max(c.n, cmd.Out.Size)
 	}
 	return h.do(f, c)
-}
-
-// refusePhase explains why a command is not possible now.
-func (f *function) refusePhase(h *handler) synd {
-	switch f.fw.phase {
-	case phaseOff:
-		return syndNotEnabled
-	case phaseEnabled:
-		if h.phases == forEnable {
-			return syndEnabled
-		}
-		return syndNoISSI
-	case phaseTornDown:
-		return syndTornDown
-	}
-	switch h.phases {
-	case forEnable:
-		return syndEnabled
-	case onlyEnabled:
-		return syndISSISet
-	case onlyInit:
-		return syndNotInit
-	}
-	return syndInit
 }
 
 func (f *function) traceCall(c *call, status prm.CommandStatus) {

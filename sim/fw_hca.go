@@ -5,14 +5,12 @@ import (
 )
 
 func init() {
-	// ENABLE_HCA after TEARDOWN_HCA starts over: rdma-core closes without giving
-	// pages back or disabling, and its next open must work without a reset too.
-	handle(prm.OpEnableHCA, forEnable, 1, enableHCA)
-	handle(prm.OpDisableHCA, fromEnabled, 1, disableHCA)
+	handle(prm.OpEnableHCA, forEnable, 1, enableHCA).refuses(syndOK, syndFunctionID)
+	handle(prm.OpDisableHCA, forDisable, 1, disableHCA).refuses(syndOK, syndFunctionID)
 	handle(prm.OpQueryISSI, fromEnabled, 1, queryISSI)
-	handle(prm.OpSetISSI, onlyEnabled, 1, setISSI)
-	handle(prm.OpInitHCA, onlyISSI, 1, initHCA).min = initHCAMin
-	handle(prm.OpTeardownHCA, onlyInit, 1, teardownHCA)
+	handle(prm.OpSetISSI, onlyEnabled, 1, setISSI).refuses(syndOK, syndISSI)
+	handle(prm.OpInitHCA, onlyISSI, 1, initHCA).needs(initHCAMin)
+	handle(prm.OpTeardownHCA, onlyInit, 1, teardownHCA).refuses(syndOK, syndProfile)
 	handle(prm.OpQueryAdapter, fromISSI, 1, queryAdapter)
 	handle(prm.OpSetDriverVersion, fromISSI, 1, setDriverVersion)
 	handle(prm.OpNop, fromISSI, 1, func(*function, *call) synd { return syndOK })
@@ -50,9 +48,6 @@ func (f *function) restart() {
 func disableHCA(f *function, c *call) synd {
 	if s := self(prm.AsDisableHCAIn(c.in).FunctionID()); s != syndOK {
 		return s
-	}
-	if f.fw.phase == phaseInit {
-		return syndInit
 	}
 	f.restart()
 	return syndOK

@@ -7,8 +7,8 @@ import (
 )
 
 func init() {
-	handle(prm.OpQueryPages, withPages, 1<<prm.QueryPagesBoot|1<<prm.QueryPagesInit|1<<prm.QueryPagesRegular, queryPages)
-	handle(prm.OpManagePages, withPages, 1<<prm.ManagePagesCantGive|1<<prm.ManagePagesGive|1<<prm.ManagePagesTake, managePages)
+	handle(prm.OpQueryPages, withPages, 1<<prm.QueryPagesBoot|1<<prm.QueryPagesInit|1<<prm.QueryPagesRegular, queryPages).refuses(syndOK, syndFunctionID)
+	handle(prm.OpManagePages, withPages, 1<<prm.ManagePagesCantGive|1<<prm.ManagePagesGive|1<<prm.ManagePagesTake, managePages).refuses(syndOK, syndFunctionID)
 }
 
 // ledger is every page that firmware holds.

@@ -29,17 +29,17 @@ type uctx struct{ cap uint32 }
 
 func init() {
 	handle(prm.OpAllocPD, onlyInit, 1, allocPD)
-	handle(prm.OpDeallocPD, onlyInit, 1, deallocPD)
+	handle(prm.OpDeallocPD, onlyInit, 1, deallocPD).refuses(syndNoPD, syndOK)
 	handle(prm.OpAllocTransportDomain, onlyInit, 1, allocTD)
-	handle(prm.OpDeallocTransportDomain, onlyInit, 1, deallocTD)
-	handle(prm.OpCreateMKey, onlyInit, 1, createMKey).min = createMKeyMin
-	handle(prm.OpQueryMKey, onlyInit, 1, queryMKey)
-	handle(prm.OpDestroyMKey, onlyInit, 1, destroyMKey)
+	handle(prm.OpDeallocTransportDomain, onlyInit, 1, deallocTD).refuses(syndNoTD, syndOK)
+	handle(prm.OpCreateMKey, onlyInit, 1, createMKey).needs(createMKeyMin).refuses(syndNoPD, syndMKeyMode)
+	handle(prm.OpQueryMKey, onlyInit, 1, queryMKey).refuses(syndNoMKey, syndOK)
+	handle(prm.OpDestroyMKey, onlyInit, 1, destroyMKey).refuses(syndNoMKey, syndOK)
 	handle(prm.OpQuerySpecialContexts, onlyInit, 1, querySpecialContexts)
-	handle(prm.OpCreateUMEM, onlyInit, 1, createUMEM).min = createUMEMMin
-	handle(prm.OpDestroyUMEM, onlyInit, 1, destroyUMEM)
-	handle(prm.OpCreateUCTX, onlyInit, 1, createUCTX)
-	handle(prm.OpDestroyUCTX, onlyInit, 1, destroyUCTX)
+	handle(prm.OpCreateUMEM, onlyInit, 1, createUMEM).needs(createUMEMMin).refuses(syndUID, syndUMEMPage)
+	handle(prm.OpDestroyUMEM, onlyInit, 1, destroyUMEM).refuses(syndNoUMEM, syndOK)
+	handle(prm.OpCreateUCTX, onlyInit, 1, createUCTX).refuses(syndOK, syndUCTXCap)
+	handle(prm.OpDestroyUCTX, onlyInit, 1, destroyUCTX).refuses(syndNoUCTX, syndOK)
 }
 
 // dropObjects forgets all objects and sizes the number spaces by the

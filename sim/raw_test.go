@@ -21,6 +21,7 @@ type raw struct {
 	queue uint64
 	token byte
 	pages []uint64 // given to firmware
+	pd    uint32
 	// What eventMode left.
 	uar, eqn uint32
 	eqAt     uint64

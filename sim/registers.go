@@ -13,7 +13,7 @@ const (
 )
 
 func init() {
-	handle(prm.OpAccessReg, withPages, 1<<regWrite|1<<regRead, accessReg)
+	handle(prm.OpAccessReg, withPages, 1<<regWrite|1<<regRead, accessReg).refuses(syndOK, syndRegister)
 }
 
 // registers are the ones a driver can write.

@@ -24,7 +24,7 @@ type uar struct {
 
 func init() {
 	handle(prm.OpAllocUAR, onlyInit, 1, allocUAR)
-	handle(prm.OpDeallocUAR, onlyInit, 1, deallocUAR)
+	handle(prm.OpDeallocUAR, onlyInit, 1, deallocUAR).refuses(syndNoUAR, syndOK)
 }
 
 // uarShift is log2 of the bytes between two UARs in BAR 0.

@@ -33,13 +33,13 @@ const (
 
 func init() {
 	const states = 1<<vnicVport | 1<<eswVport | 1<<uplinkVport
-	handle(prm.OpQueryHCAVportContext, onlyInit, 1, queryHCAVport)
-	handle(prm.OpQueryHCAVportGID, onlyInit, 1, queryGID).min = queryGIDMin
-	handle(prm.OpQueryHCAVportPkey, onlyInit, 1, queryPKey).min = queryPKeyMin
-	handle(prm.OpQueryVportState, onlyInit, states, queryVportState)
-	handle(prm.OpModifyVportState, onlyInit, states, modifyVportState)
-	handle(prm.OpQueryNicVportContext, onlyInit, 1, queryNICVport)
-	handle(prm.OpModifyNicVportContext, onlyInit, 1, modifyNICVport)
+	handle(prm.OpQueryHCAVportContext, onlyInit, 1, queryHCAVport).refuses(syndOK, syndPort)
+	handle(prm.OpQueryHCAVportGID, onlyInit, 1, queryGID).needs(queryGIDMin).refuses(syndOK, syndTableIndex)
+	handle(prm.OpQueryHCAVportPkey, onlyInit, 1, queryPKey).needs(queryPKeyMin).refuses(syndOK, syndTableIndex)
+	handle(prm.OpQueryVportState, onlyInit, states, queryVportState).refuses(syndOK, syndVport)
+	handle(prm.OpModifyVportState, onlyInit, states, modifyVportState).refuses(syndOK, syndVportState)
+	handle(prm.OpQueryNicVportContext, onlyInit, 1, queryNICVport).refuses(syndOK, syndVport)
+	handle(prm.OpModifyNicVportContext, onlyInit, 1, modifyNICVport).refuses(syndOK, syndVport)
 }
 
 // vport is the function's own virtual port; there are no others.
