@@ -422,3 +422,31 @@ func TestFullBDF(t *testing.T) {
 		require.ErrorIs(t, err, ErrRange, in)
 	}
 }
+
+// refuseMmap is the kernel, except that nothing can be mapped.
+type refuseMmap struct {
+	kernelSys
+	errno unix.Errno
+}
+
+func (s refuseMmap) mmap(int, int64, int, int) ([]byte, error) { return nil, s.errno }
+
+// The kernel may refuse to map resource0 for reasons of its own: each has a remedy.
+func TestSysfsMapErrors(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "bus/pci/devices/0000:3b:00.0")
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	bar := filepath.Join(dir, "resource0")
+	require.NoError(t, os.WriteFile(bar, nil, 0o600))
+	o := KernelOptions{Sysfs: filepath.Join(dir, "../../../..")}
+	_, err := OpenSysfs("3b:00.0", o)
+	require.ErrorIs(t, err, ErrNotFound, "an empty BAR0")
+	require.NoError(t, os.WriteFile(bar, make([]byte, 4096), 0o600))
+	files := openFiles(t, "resource0")
+	for errno, remedy := range map[unix.Errno]string{unix.EACCES: "root", unix.EPERM: "lockdown", unix.EINVAL: "iomem=relaxed"} {
+		o.sys = refuseMmap{errno: errno}
+		_, err := OpenSysfs("3b:00.0", o)
+		require.ErrorIs(t, err, errno)
+		require.ErrorContains(t, err, remedy)
+	}
+	require.Equal(t, files, openFiles(t, "resource0"))
+}

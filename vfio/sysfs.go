@@ -35,6 +35,9 @@ func OpenSysfs(bdf string, o KernelOptions) (Transport, error) {
 		}
 		return nil, d.fail("open BAR0", err, "the function has no BAR0, or it is not assigned: see dmesg")
 	}
+	if info.Size() == 0 {
+		return nil, d.fail("open BAR0", ErrNotFound, "BAR0 is not assigned: see dmesg")
+	}
 	if d.bar, err = mapFile(o.sys, path, int(info.Size())); err != nil {
 		remedy := ""
 		switch {
@@ -42,6 +45,9 @@ func OpenSysfs(bdf string, o KernelOptions) (Transport, error) {
 			remedy = "run as root"
 		case errors.Is(err, unix.EPERM):
 			remedy = "kernel lockdown (secure boot) forbids it: bind the function to vfio-pci and use kernel VFIO"
+		case errors.Is(err, unix.EINVAL):
+			// Linux pci-sysfs.c, pci_mmap_resource, under CONFIG_IO_STRICT_DEVMEM.
+			remedy = "the kernel keeps BARs that a driver has claimed to itself: boot with iomem=relaxed, or bind the function to vfio-pci and use kernel VFIO"
 		}
 		return nil, d.fail("map "+path, err, remedy)
 	}

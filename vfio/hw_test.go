@@ -1,0 +1,118 @@
+//go:build hw
+
+package vfio_test
+
+import (
+	"encoding/binary"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mlxvfio/mlxvfio/vfio"
+	"github.com/mlxvfio/mlxvfio/vfio/vfiotest"
+)
+
+// hwFunction is the function under test: bound to vfio-pci, used by nobody, and
+// reset by these tests.
+func hwFunction(t *testing.T) string {
+	t.Helper()
+	bdf := os.Getenv("MLXVFIO_TEST_BDF")
+	if bdf == "" {
+		t.Skip("MLXVFIO_TEST_BDF names no function, such as 0000:3b:00.0, bound to vfio-pci")
+	}
+	return bdf
+}
+
+// The kernel keeps the contract, with a real IOMMU and real interrupts. The
+// device is not told to do DMA or to raise anything: that needs a driver.
+func TestHWContract(t *testing.T) {
+	bdf := hwFunction(t)
+	vfiotest.Run(t, func(t *testing.T) vfio.Transport {
+		tr, err := vfio.OpenGroup(bdf, vfio.KernelOptions{})
+		require.NoError(t, err)
+		return tr
+	}, vfiotest.Options{})
+}
+
+// A Device opens, maps memory for the function, attaches every vector, resets and
+// closes, leaving neither files nor mappings; twice, since the first life must
+// not disturb the second.
+func TestHWLife(t *testing.T) {
+	bdf := hwFunction(t)
+	for life := range 2 {
+		before := openFDs(t)
+		tr, err := vfio.OpenGroup(bdf, vfio.KernelOptions{})
+		require.NoError(t, err)
+		d, err := vfio.NewDevice(tr, vfio.DeviceOptions{})
+		require.NoError(t, err)
+		require.Equal(t, "type1", d.Info().Backend)
+		w, err := d.Window(vfio.RegionBAR0)
+		require.NoError(t, err)
+		fw := w.ReadBE32(0)
+		t.Logf("life %d: %s, BAR0 %#x bytes (mapped: %t), firmware word %#x, limits %+v",
+			life, d.Info().Name, w.Size(), w.Mapped(0), fw, d.Space().Limits())
+		require.NotEqual(t, ^uint32(0), fw, "BAR0 reads all ones")
+		require.NoError(t, d.SetBusMaster(true))
+		var p [2]byte
+		require.NoError(t, d.ReadConfig(4, p[:]))
+		require.Equal(t, uint16(6), binary.LittleEndian.Uint16(p[:])&6, "memory decoding and bus master")
+
+		var bs []*vfio.Buffer
+		for _, size := range []int{64, 4096, 1 << 20, 5 << 20} {
+			for _, ro := range []bool{false, true} {
+				b, err := d.Space().Alloc(size, vfio.BufferOptions{Name: "hw", ReadOnly: ro})
+				require.NoError(t, err)
+				require.NotZero(t, b.IOVA())
+				bs = append(bs, b)
+			}
+		}
+		t.Logf("address space: %+v", d.Space().Stats())
+		n, err := d.MaxVectors()
+		require.NoError(t, err)
+		vs, err := d.EnableVectors(n)
+		require.NoError(t, err)
+		t.Logf("%d vectors attached", len(vs))
+
+		require.NoError(t, d.Reset())
+		require.NoError(t, d.ReadConfig(0, p[:]))
+		require.Equal(t, uint16(0x15b3), binary.LittleEndian.Uint16(p[:]), "vendor id after reset")
+		require.NoError(t, w.Err())
+		for _, b := range bs {
+			require.NoError(t, b.Free())
+		}
+		require.NoError(t, d.Close())
+		require.Zero(t, d.Space().Stats().Mappings)
+		require.Zero(t, memfds(t))
+		require.Equal(t, before, openFDs(t), "files left open")
+	}
+}
+
+// While one opener has the function, a second one learns who it is.
+func TestHWBusy(t *testing.T) {
+	bdf := hwFunction(t)
+	tr, err := vfio.OpenGroup(bdf, vfio.KernelOptions{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, tr.Close()) }()
+	_, err = vfio.OpenGroup(bdf, vfio.KernelOptions{})
+	require.ErrorIs(t, err, vfio.ErrBusy)
+	require.ErrorContains(t, err, "which is this one")
+}
+
+// sysfs reads the same BAR0 that VFIO reads. While VFIO has the function, the
+// file can be mapped only where the kernel does not claim BARs exclusively.
+func TestHWSysfs(t *testing.T) {
+	bdf := hwFunction(t)
+	tr, err := vfio.OpenSysfs(bdf, vfio.KernelOptions{})
+	require.NoError(t, err)
+	d, err := vfio.NewDevice(tr, vfio.DeviceOptions{})
+	require.NoError(t, err)
+	w, err := d.Window(vfio.RegionBAR0)
+	require.NoError(t, err)
+	var p [2]byte
+	require.NoError(t, d.ReadConfig(0, p[:]))
+	require.Equal(t, uint16(0x15b3), binary.LittleEndian.Uint16(p[:]))
+	t.Logf("firmware word through sysfs %#x", w.ReadBE32(0))
+	require.NoError(t, w.Err())
+	require.NoError(t, d.Close())
+}
