@@ -11,20 +11,19 @@ import (
 )
 
 func (a *app) bindVerb() *cobra.Command {
-	var force, noIOMMU bool
+	var force bool
 	c := a.verb("bind BDF", "move a function from its host driver to vfio-pci", 1, 1, func(ctx context.Context, args []string) error {
 		b, err := parseBDF(args[0])
 		if err != nil {
 			return err
 		}
 		o := a.pciOptions()
-		o.Force, o.UnsafeNoIOMMU = force, noIOMMU
+		o.Force = force
 		return a.rebind(pci.Bind(ctx, b, o))
 	})
 	c.Long = `bind moves a function to vfio-pci and writes down, before it changes anything, what unbind must restore.
 It refuses a function whose network interface is up, holds a route or has virtual functions.`
 	c.Flags().BoolVar(&force, "force", false, "take the function away although it is in use")
-	c.Flags().BoolVar(&noIOMMU, "unsafe-noiommu", false, "accept a function that no IOMMU isolates from the memory of this machine")
 	return c
 }
 

@@ -34,12 +34,17 @@ func (a *app) caps(ctx context.Context, dev, only string, all bool) error {
 	}
 	at := &powerOn{}
 	return a.withDevice(ctx, dev, mlxvfio.Options{Trace: at.see}, func(_ context.Context, s *session) error {
-		r := &capsResult{deviceHead: s.head(), Types: []capEntry{}, Set: s.CapReport(), all: all}
+		r := &capsResult{deviceHead: s.head(), Types: []capEntry{}, Set: []mlxvfio.CapRow{}, all: all}
+		wanted := func(t prm.CapType) bool { return only == "" || strings.EqualFold(t.String(), only) }
 		for _, c := range s.Caps() {
-			if only != "" && !strings.EqualFold(c.Type.String(), only) {
-				continue
+			if wanted(c.Type) {
+				r.Types = append(r.Types, newCapEntry(c, at.of(c.Type), s.sources(c.Type)))
 			}
-			r.Types = append(r.Types, newCapEntry(c, at.of(c.Type), s.sources(c.Type)))
+		}
+		for _, row := range s.CapReport() {
+			if wanted(row.Type) {
+				r.Set = append(r.Set, row)
+			}
 		}
 		if len(r.Types) == 0 {
 			return fmt.Errorf("%s: capability type %s: %w by this device", dev, strings.ToUpper(only), vfio.ErrNotSupported)

@@ -96,7 +96,7 @@ func TestInfoSysfs(t *testing.T) {
 		Set("health_counter", 77).Err())
 	m.Write(pcitest.Device(testBDF)+"/resource0", string(bar))
 	config := make([]byte, pci.ConfigHeaderSize)
-	copy(config, []byte{0xb3, 0x15, 0x17, 0x10})
+	copy(config, []byte{0xb3, 0x15, 0x17, 0x10, 2}) // memory decoding
 	m.Write(pcitest.Device(testBDF)+"/config", string(config))
 
 	o := cliOn(t, where, "info", "sysfs:"+testBDF)
@@ -110,6 +110,10 @@ func TestInfoSysfs(t *testing.T) {
 	require.Equal(t, "16.35.4030", got["firmware"])
 	require.NotContains(t, got, "hca")
 	refuses(t, cliOn(t, where, "selftest", "sysfs:"+testBDF), exitUnsupported, "sysfs only reads", "mlxvfio bind "+testBDF)
+
+	m.Write(pcitest.Device(testBDF)+"/power_state", "D3hot\n")
+	refuses(t, cliOn(t, where, "info", "sysfs:"+testBDF), exitFailed, "D3hot", "mlxvfio info "+testBDF)
+	m.Write(pcitest.Device(testBDF)+"/power_state", "D0\n")
 
 	bar = append(bar[:0], make([]byte, 64<<10)...)
 	for i := range bar {

@@ -148,6 +148,9 @@ type regResult struct {
 	image  []byte
 }
 
+// showAll is up to how many fields a register shows zeros too.
+const showAll = 16
+
 func (r *regResult) text(w io.Writer) {
 	fmt.Fprintln(w, r.deviceHead)
 	fmt.Fprintf(w, "register %s (%#x), %d bytes\n", r.Register, r.ID, len(r.image))
@@ -156,6 +159,11 @@ func (r *regResult) text(w io.Writer) {
 		return
 	}
 	fmt.Fprintln(w, r.Layout)
+	if r.Before == nil && len(r.Fields) > showAll {
+		dump(w, r.Fields)
+		fmt.Fprintln(w, "  the other fields are zero")
+		return
+	}
 	if r.Before == nil {
 		rows := [][]string{}
 		for _, v := range r.Fields {

@@ -42,10 +42,11 @@ func checkEvents(ctx context.Context, s *session) (string, error) {
 	return fmt.Sprintf("1 command, %d completion event%s, %d wake-up%s", events, plural(int(events)), wakeups, plural(int(wakeups))), nil
 }
 
-// burstRounds is how many commands each slot gets in the burst.
+// burstRounds is how many commands each caller sends in the burst.
 const burstRounds = 16
 
-// checkBurst keeps every slot busy with commands that do nothing.
+// checkBurst sends commands that do nothing from as many callers as there are
+// slots. How many slots are in use at a time depends on how fast the device is.
 func checkBurst(ctx context.Context, s *session) (string, error) {
 	var mu sync.Mutex
 	slots := map[int]bool{}

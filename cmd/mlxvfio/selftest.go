@@ -133,6 +133,8 @@ type selftestRun struct {
 	done     <-chan struct{}
 	progress progress
 	hca      *mlxvfio.HCA // once it is up
+
+	upTime, downTime time.Duration
 }
 
 // stage hears about every stage, on the goroutine of the bring-up or teardown.
@@ -142,9 +144,11 @@ func (r *selftestRun) stage(e mlxvfio.StageEvent) {
 		row.Error = oneLine(e.Err)
 	}
 	if e.Undo {
+		r.downTime += e.Duration
 		r.Teardown = append(r.Teardown, row)
 		return
 	}
+	r.upTime += e.Duration
 	r.Stages = append(r.Stages, row)
 	r.progress.show(len(r.Stages), e.Stage)
 	if e.Stage == r.stopAt && e.Err == nil {
@@ -201,12 +205,7 @@ func (r *selftestRun) finish(err error) error {
 	if err == nil && r.Pages.Outstanding != 0 {
 		err = &mlxvfio.LedgerError{Ledger: r.Pages}
 	}
-	for _, s := range r.Stages {
-		r.UpMS += s.MS
-	}
-	for _, s := range r.Teardown {
-		r.DownMS += s.MS
-	}
+	r.UpMS, r.DownMS = milliseconds(r.upTime), milliseconds(r.downTime)
 	r.Verdict = "pass"
 	if err != nil {
 		r.Verdict = "fail"
