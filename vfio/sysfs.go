@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"unsafe"
 
@@ -19,14 +20,15 @@ import (
 // configuration space through the files sysfs has for them. It reads what the
 // driver in charge also sees, and changes nothing. Writes, DMA, interrupts and
 // reset answer ErrNotSupported. Without root only the first 64 bytes of
-// configuration space can be read, and BAR0 not at all (os.ErrPermission).
+// configuration space can be read, and BAR0 not at all (os.ErrPermission). Reads
+// of BAR0 answer ErrGone while the function sleeps or decodes no memory.
 func OpenSysfs(bdf string, o KernelOptions) (Transport, error) {
 	o = o.withDefaults()
 	bdf, err := fullBDF(bdf)
 	if err != nil {
 		return nil, err
 	}
-	d := &sysfsDevice{sys: o.sys, name: bdf, config: -1}
+	d := &sysfsDevice{sys: o.sys, name: bdf, config: -1, power: filepath.Join(o.devicePath(bdf), "power_state")}
 	path := filepath.Join(o.devicePath(bdf), "resource0")
 	info, err := os.Stat(path)
 	if err != nil {
@@ -78,6 +80,7 @@ type sysfsDevice struct {
 	name   string
 	bar    []byte
 	config int
+	power  string // the file with the power state
 
 	mu     sync.RWMutex
 	closed bool
@@ -163,6 +166,9 @@ func (d *sysfsDevice) ReadRegion(index int, off uint64, p []byte) error {
 		}
 		return nil
 	}
+	if err := d.awake(); err != nil {
+		return d.fail(op, err, "the function answers while a driver uses it; mlxvfio info "+d.name+" wakes one that is bound to vfio-pci")
+	}
 	// The device sees loads of 4 or 8 bytes only, as from a driver.
 	at := unsafe.Pointer(&d.bar[off])
 	if len(p) == 8 {
@@ -172,6 +178,25 @@ func (d *sysfsDevice) ReadRegion(index int, off uint64, p []byte) error {
 	var w [4]byte
 	binary.NativeEndian.PutUint32(w[:], mmio.Load32(unsafe.Pointer(&d.bar[off&^3])))
 	copy(p, w[off&3:])
+	return nil
+}
+
+// awake answers an error if the function does not decode loads: what they read
+// then (all ones, or zeros where a bridge or an emulator answers) is not the
+// device's. vfio-pci leaves a function that nobody uses in D3hot. mu is held.
+func (d *sysfsDevice) awake() error {
+	if state, err := os.ReadFile(d.power); err == nil { // no such file before Linux 5.12
+		if s := strings.TrimSpace(string(state)); s != "D0" && s != "unknown" {
+			return fmt.Errorf("%w: it is asleep in power state %s", ErrGone, s)
+		}
+	}
+	var command [2]byte
+	if _, err := d.sys.pread(d.config, command[:], configCommand); err != nil {
+		return err
+	}
+	if binary.LittleEndian.Uint16(command[:])&commandMemory == 0 {
+		return fmt.Errorf("%w: its memory decoding is off, no driver has enabled it", ErrGone)
+	}
 	return nil
 }
 

@@ -25,6 +25,7 @@ func sysfsTree(t *testing.T, config int) vfio.KernelOptions {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "resource0"), bar, 0o600))
 	conf := make([]byte, config)
 	binary.LittleEndian.PutUint32(conf, 0x101715b3)
+	conf[4] = 2 // memory decoding
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "config"), conf, 0o600))
 	return vfio.KernelOptions{Sysfs: root}
 }
@@ -60,6 +61,38 @@ func TestSysfsShortConfig(t *testing.T) {
 	err = tr.ReadRegion(vfio.RegionConfig, 64, make([]byte, 4))
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 	require.ErrorContains(t, err, "root")
+	require.NoError(t, tr.Close())
+}
+
+// What a sleeping function seems to say is not what the device says.
+func TestSysfsAsleep(t *testing.T) {
+	o := sysfsTree(t, 64)
+	dir := filepath.Join(o.Sysfs, "bus/pci/devices/0000:3b:00.0")
+	tr, err := vfio.OpenSysfs("3b:00.0", o)
+	require.NoError(t, err)
+	var p [4]byte
+	reads := func() error { return tr.ReadRegion(vfio.RegionBAR0, 0, p[:]) }
+	require.NoError(t, reads(), "a kernel without power_state")
+	for state, asleep := range map[string]bool{"D0": false, "unknown": false, "D3hot": true, "D3cold": true, "D1": true} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "power_state"), []byte(state+"\n"), 0o600))
+		err := reads()
+		if !asleep {
+			require.NoError(t, err, state)
+			continue
+		}
+		require.ErrorIs(t, err, vfio.ErrGone, state)
+		require.ErrorContains(t, err, state)
+		require.ErrorContains(t, err, "mlxvfio info 0000:3b:00.0")
+	}
+	require.NoError(t, os.Remove(filepath.Join(dir, "power_state")))
+	config, err := os.OpenFile(filepath.Join(dir, "config"), os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = config.WriteAt([]byte{4}, 4) // bus master only
+	require.NoError(t, err)
+	require.NoError(t, config.Close())
+	require.ErrorIs(t, reads(), vfio.ErrGone)
+	require.ErrorContains(t, reads(), "memory decoding is off")
+	require.NoError(t, tr.ReadRegion(vfio.RegionConfig, 0, p[:]), "configuration space can be read all the same")
 	require.NoError(t, tr.Close())
 }
 
