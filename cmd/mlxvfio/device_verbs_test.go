@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -243,6 +244,22 @@ func TestInterrupted(t *testing.T) {
 			refuses(t, o, exitInterrupted, "interrupted after stage "+stage, " 0 outstanding", "the function was given back")
 		}
 	}
+}
+
+// TestReaderLeaves closes the other end of standard output: the program is not
+// killed with a device in its hands.
+func TestReaderLeaves(t *testing.T) {
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	require.NoError(t, r.Close())
+	var errw strings.Builder
+	c := exec.Command(os.Args[0], "info", "sim", "--log-level", "info")
+	c.Env, c.Stdout, c.Stderr = append(os.Environ(), asProgram+"=1"), w, &errw
+	require.Error(t, c.Run())
+	require.NoError(t, w.Close())
+	require.Equal(t, exitFailed, c.ProcessState.ExitCode(), errw.String())
+	require.Contains(t, errw.String(), "broken pipe")
+	require.Contains(t, errw.String(), "op=close", "the device was given back")
 }
 
 func TestTimeout(t *testing.T) {

@@ -17,8 +17,10 @@ func main() {
 
 // run is main without the process: it returns the exit code. The first SIGINT or
 // SIGTERM cancels the context, so that every verb gives its device back; a second
-// one kills the process.
+// one kills the process. A reader of our output that leaves does not: the write
+// fails, and the device is given back.
 func run(a *app, args []string) int {
+	signal.Ignore(syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop)
