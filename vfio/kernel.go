@@ -100,7 +100,7 @@ func newKernelDevice(s sys, fd int, info DeviceInfo, m Mapper, detach func() err
 		}
 	}
 	// Configuration space first: it tells where the MSI-X table is.
-	table, err := Span{}, error(nil)
+	var table Span
 	bar := -1
 	if d.info.Regions > RegionConfig {
 		if d.regions[RegionConfig], _, err = d.queryRegion(RegionConfig); err != nil {

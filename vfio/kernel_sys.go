@@ -1,6 +1,7 @@
 package vfio
 
 import (
+	"errors"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -48,7 +49,7 @@ func (kernelSys) ioctlInt(fd int, req uint, arg int) (int, error) {
 func (kernelSys) pread(fd int, p []byte, off int64) (int, error) {
 	for {
 		n, err := unix.Pread(fd, p, off)
-		if err != unix.EINTR {
+		if !errors.Is(err, unix.EINTR) {
 			return n, err
 		}
 	}
@@ -57,7 +58,7 @@ func (kernelSys) pread(fd int, p []byte, off int64) (int, error) {
 func (kernelSys) pwrite(fd int, p []byte, off int64) (int, error) {
 	for {
 		n, err := unix.Pwrite(fd, p, off)
-		if err != unix.EINTR {
+		if !errors.Is(err, unix.EINTR) {
 			return n, err
 		}
 	}
@@ -74,7 +75,7 @@ func (kernelSys) munmap(b []byte) error { return unix.Munmap(b) }
 func retry(f func() (int, error)) (int, error) {
 	for {
 		n, err := f()
-		if err != unix.EINTR {
+		if !errors.Is(err, unix.EINTR) {
 			return n, err
 		}
 	}

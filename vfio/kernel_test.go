@@ -450,3 +450,41 @@ func TestSysfsMapErrors(t *testing.T) {
 	}
 	require.Equal(t, files, openFiles(t, "resource0"))
 }
+
+// onFile is a function whose BAR0 is a plain file, for what the real system calls
+// cost.
+func onFile(t testing.TB) *kernelDevice {
+	fd, err := unix.MemfdCreate("mlxvfio-bar", unix.MFD_CLOEXEC)
+	require.NoError(t, err)
+	require.NoError(t, unix.Ftruncate(fd, 4096))
+	d := &kernelDevice{sys: kernelSys{}, fd: fd, info: DeviceInfo{Name: "file", Regions: NumRegions}, detach: func() error { return nil }}
+	d.regions[RegionBAR0] = kernelRegion{RegionInfo: RegionInfo{Size: 4096, Read: true, Write: true}}
+	t.Cleanup(func() { require.NoError(t, d.Close()) })
+	return d
+}
+
+// A trap into the kernel allocates nothing either.
+func TestKernelTrapAllocatesNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector makes sync.Pool drop things at random")
+	}
+	w, err := newWindow(onFile(t), RegionBAR0, "file")
+	require.NoError(t, err)
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		w.WriteBE32(0, 1)
+		w.WriteBE64(8, 1)
+		w.ReadBE32(0)
+		w.ReadBE64(8)
+	}))
+	require.Equal(t, uint32(1), w.ReadBE32(0))
+	require.NoError(t, w.Err())
+}
+
+func BenchmarkKernelTrap(b *testing.B) {
+	w, err := newWindow(onFile(b), RegionBAR0, "file")
+	require.NoError(b, err)
+	b.ReportAllocs()
+	for b.Loop() {
+		w.WriteBE32(0, 1)
+	}
+}

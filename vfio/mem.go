@@ -73,13 +73,13 @@ func (m Mem) LoadBE64(off int) uint64     { return be64(m.Load64(off)) }
 func (m Mem) StoreBE64(off int, v uint64) { m.Store64(off, be64(v)) }
 
 // CompareAndSwap32 and CompareAndSwap64 are atomic read-modify-writes in host order.
-func (m Mem) CompareAndSwap32(off int, old, new uint32) bool {
-	return atomic.CompareAndSwapUint32(m.p32(off), old, new)
+func (m Mem) CompareAndSwap32(off int, was, now uint32) bool {
+	return atomic.CompareAndSwapUint32(m.p32(off), was, now)
 }
 
 // CompareAndSwap64 is the 64-bit form of CompareAndSwap32.
-func (m Mem) CompareAndSwap64(off int, old, new uint64) bool {
-	return atomic.CompareAndSwapUint64(m.p64(off), old, new)
+func (m Mem) CompareAndSwap64(off int, was, now uint64) bool {
+	return atomic.CompareAndSwapUint64(m.p64(off), was, now)
 }
 
 // hostLE is decided once; the compiler does not know it.

@@ -1,7 +1,6 @@
 package vfio
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"strconv"
@@ -27,15 +26,12 @@ func (l memlock) check(size uint64) error {
 	if l.exempt() {
 		return nil
 	}
-	limit, err := l.limit()
-	if err != nil || limit == ^uint64(0) {
-		return nil
+	limit, lerr := l.limit()
+	locked, uerr := l.locked()
+	if known := lerr == nil && uerr == nil && limit != ^uint64(0); known && locked+size > limit {
+		return memlockError(size, locked, limit)
 	}
-	locked, err := l.locked()
-	if err != nil || locked+size <= limit {
-		return nil
-	}
-	return memlockError(size, locked, limit)
+	return nil
 }
 
 func memlockError(size, locked, limit uint64) error {
@@ -58,25 +54,21 @@ func rlimitMemlock() (uint64, error) {
 
 // vmLocked reads VmLck, which is what type1 adds its pinned pages to.
 func vmLocked() (uint64, error) {
-	f, err := os.Open("/proc/self/status")
+	b, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return 0, err
 	}
-	defer f.Close()
-	return parseVmLck(bufio.NewScanner(f))
+	return parseVmLck(string(b))
 }
 
-func parseVmLck(sc *bufio.Scanner) (uint64, error) {
-	for sc.Scan() {
-		rest, ok := strings.CutPrefix(sc.Text(), "VmLck:")
+func parseVmLck(status string) (uint64, error) {
+	for line := range strings.Lines(status) {
+		rest, ok := strings.CutPrefix(line, "VmLck:")
 		if !ok {
 			continue
 		}
 		kb, err := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
 		return kb * 1024, err
-	}
-	if err := sc.Err(); err != nil {
-		return 0, err
 	}
 	return 0, fmt.Errorf("VmLck in process status: %w", ErrNotFound)
 }

@@ -1,9 +1,7 @@
 package vfio
 
 import (
-	"bufio"
 	"errors"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -69,10 +67,10 @@ func TestMemlockCheck(t *testing.T) {
 }
 
 func TestParseVmLck(t *testing.T) {
-	n, err := parseVmLck(bufio.NewScanner(strings.NewReader("Name:\tx\nVmLck:\t    2056 kB\nVmPin:\t       0 kB\n")))
+	n, err := parseVmLck("Name:\tx\nVmLck:\t    2056 kB\nVmPin:\t       0 kB\n")
 	require.NoError(t, err)
 	require.Equal(t, uint64(2056*1024), n)
-	_, err = parseVmLck(bufio.NewScanner(strings.NewReader("Name:\tx\n")))
+	_, err = parseVmLck("Name:\tx\n")
 	require.ErrorIs(t, err, ErrNotFound)
 	_, err = vmLocked()
 	require.NoError(t, err)

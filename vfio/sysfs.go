@@ -191,7 +191,11 @@ func (d *sysfsDevice) awake() error {
 		}
 	}
 	var command [2]byte
-	if _, err := d.sys.pread(d.config, command[:], configCommand); err != nil {
+	n, err := d.sys.pread(d.config, command[:], configCommand)
+	if err == nil && n < len(command) {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
 		return err
 	}
 	if binary.LittleEndian.Uint16(command[:])&commandMemory == 0 {

@@ -160,7 +160,8 @@ func pairs(p ...[2]uint64) []byte {
 }
 
 func TestCaps(t *testing.T) {
-	buf := make([]byte, 24)
+	buf := binary.NativeEndian.AppendUint32(nil, 24+48+12) // as after vfio_iommu_type1_info
+	buf = append(buf, make([]byte, 20)...)
 	buf = append(buf, capability(VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE, 72, pairs([2]uint64{0, 9}, [2]uint64{16, 31})...)...)
 	require.Len(t, buf, 72)
 	buf = append(buf, capability(VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL, 0, binary.NativeEndian.AppendUint32(nil, 65535)...)...)

@@ -30,9 +30,7 @@ func (c *contract) interrupts(t *testing.T) {
 	require.NoError(t, err)
 	require.Positive(t, msix.Count)
 	require.True(t, msix.EventFD)
-	v, err := tr.NewVector()
-	require.NoError(t, err)
-	defer v.Close()
+	v := vectors(t, tr, 1)[0]
 	refused(t, tr.SetIRQs(vfio.NumIRQs, 0, []*vfio.Vector{v}), vfio.ErrRange, "interrupt index out of range")
 	refused(t, tr.SetIRQs(vfio.IRQMSIX, -1, []*vfio.Vector{v}), vfio.ErrRange, "negative start")
 	refused(t, tr.SetIRQs(vfio.IRQMSIX, msix.Count, []*vfio.Vector{v}), vfio.ErrRange, "vector behind the last")
