@@ -29,11 +29,18 @@ type faultKind struct {
 	Fault
 	parse func(x *fault, arg string) error
 	now   func(c *Chip, x *fault)
+	// command says that the fault acts on commands that its selector matches.
+	command bool
 }
 
 func init() {
+	kind := func(name, arg, meaning string, parse func(*fault, string) error, now func(*Chip, *fault)) faultKind {
+		return faultKind{Fault: Fault{name, arg, meaning}, parse: parse, now: now}
+	}
 	command := func(name, arg, meaning string, parse func(*fault, string) error) faultKind {
-		return faultKind{Fault: Fault{name, arg, meaning}, parse: parse}
+		k := kind(name, arg, meaning, parse, nil)
+		k.command = true
+		return k
 	}
 	faultTable = []faultKind{
 		command("late", selector+"=DURATION", "matching commands complete that much later", parseLate),
@@ -44,20 +51,20 @@ func init() {
 		command("signature", selector, "matching commands come back with a wrong signature", parseSelector),
 		command("delivery", selector+"=STATUS", "matching commands are not executed and come back with a delivery status (name or number)", parseDelivery),
 		command("status", selector+"=STATUS[/SYNDROME]", "matching commands are refused with a command status (name or number) and syndrome", parseStatus),
-		command("reorder", "", "slots handed over by one doorbell complete in random order", parseNothing),
-		command("lost-irq", "[VECTOR][#N]", "interrupts of the vector (all without one) are not raised, or only the n-th", parseIRQ),
-		command("init-never", "", "firmware never leaves initializing", parseNothing),
-		command("init-slow", "DURATION", "firmware stays initializing that long after a reset and after the queue is published", parseDuration),
-		command("cmdif-rev", "N", "the command interface has revision N", parseNumber),
-		command("issi", "MASK", "QUERY_ISSI offers only the ISSIs of this bit mask (0 offers none)", parseNumber),
-		command("page-starvation", "[N]", "firmware asks for N more init pages (default 64) however many it was given, and INIT_HCA is refused", parseOptNumber(64)),
-		command("pages-kept", "[N]", "firmware keeps N pages (default all) when pages are taken back", parseOptNumber(1<<31)),
-		{Fault{"pages-more", "N", "firmware asks for N more pages at run time: now, or as soon as an event queue listens"}, parseNumber, morePages(1)},
-		{Fault{"pages-negative", "N", "firmware offers N pages back at run time: now, or as soon as an event queue listens"}, parseNumber, morePages(-1)},
-		{Fault{"all-ones", "[N|DURATION]", "every read gives all ones and writes vanish, at once or from the n-th BAR access or a time on"}, parseAllOnes, startAllOnes},
-		{Fault{"health-stuck", "", "the health counter stands still"}, parseNothing, stickHealth},
-		{Fault{"syndrome", "SYNDROME", "the health buffer shows a syndrome (name or number) from which no recovery is needed"}, parseHealth, raiseHealth(false)},
-		{Fault{"fatal", "[SYNDROME]", "the health buffer shows a fatal syndrome (default FW_INTERNAL_ERR); counter and commands stop"}, parseHealth, raiseHealth(true)},
+		kind("reorder", "", "slots handed over by one doorbell complete in random order", parseNothing, nil),
+		kind("lost-irq", "[VECTOR][#N]", "interrupts of the vector (all without one) are not raised, or only the n-th", parseIRQ, nil),
+		kind("init-never", "", "firmware never leaves initializing", parseNothing, nil),
+		kind("init-slow", "DURATION", "firmware stays initializing that long after a reset and after the queue is published", parseDuration, nil),
+		kind("cmdif-rev", "N", "the command interface has revision N", parseNumber, nil),
+		kind("issi", "MASK", "QUERY_ISSI offers only the ISSIs of this bit mask (0 offers none)", parseNumber, nil),
+		kind("page-starvation", "[N]", "firmware asks for N more init pages (default 64) however many it was given, and INIT_HCA is refused", parseOptNumber(64), nil),
+		kind("pages-kept", "[N]", "firmware keeps N pages (default all) when pages are taken back", parseOptNumber(1<<31), nil),
+		kind("pages-more", "N", "firmware asks for N more pages at run time: now, or as soon as an event queue listens", parseNumber, morePages(1)),
+		kind("pages-negative", "N", "firmware offers N pages back at run time: now, or as soon as an event queue listens", parseNumber, morePages(-1)),
+		kind("all-ones", "[N|DURATION]", "every read gives all ones and writes vanish, at once or from the n-th BAR access or a time on", parseAllOnes, startAllOnes),
+		kind("health-stuck", "", "the health counter stands still", parseNothing, stickHealth),
+		kind("syndrome", "SYNDROME", "the health buffer shows a syndrome (name or number) from which no recovery is needed", parseHealth, raiseHealth(false)),
+		kind("fatal", "[SYNDROME]", "the health buffer shows a fatal syndrome (default FW_INTERNAL_ERR); counter and commands stop", parseHealth, raiseHealth(true)),
 	}
 }
 

@@ -9,8 +9,9 @@ import (
 // faultSet is the faults in force. The chip's lock guards it.
 type faultSet struct{ list []*fault }
 
-// SetFault raises a fault by name; raising one again replaces it. Names and
-// arguments are those of Faults; others are a *UsageError.
+// SetFault raises a fault by name. A fault on commands adds to those in force;
+// any other replaces the one of its name. Names and arguments are those of
+// Faults; others are a *UsageError.
 func (c *Chip) SetFault(name, arg string) error {
 	x, err := parseFault(name, arg)
 	if err != nil {
@@ -18,7 +19,9 @@ func (c *Chip) SetFault(name, arg string) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.faults.remove(name)
+	if !x.kind.command {
+		c.faults.remove(name)
+	}
 	c.faults.list = append(c.faults.list, x)
 	c.log.Info("fault raised", "fault", FaultSpec{name, arg}.String())
 	if x.kind.now != nil {
@@ -106,7 +109,7 @@ func (p *commandPlan) events() int {
 func (s *faultSet) command(op prm.Opcode) commandPlan {
 	var p commandPlan
 	for _, x := range s.list {
-		if x.op != anyOp && x.op != op {
+		if !x.kind.command || x.op != anyOp && x.op != op {
 			continue
 		}
 		x.seen++

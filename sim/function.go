@@ -37,6 +37,7 @@ type function struct {
 	box               prm.CmdIfBox
 	eqe, scratchEQE   prm.EQE
 	in, out           []byte
+	call              call
 	chainIn, chainOut []uint64
 
 	fw    firmware

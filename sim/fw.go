@@ -115,10 +115,11 @@ func handle(op prm.Opcode, p phaseRow, opMods uint64, do func(f *function, c *ca
 // execute runs a command and gives its output: status, syndrome and, where it
 // was done, the answer, cut to room. The result is valid until the next command.
 func (f *function) execute(input []byte, room int, plan commandPlan) []byte {
-	c := call{in: input, room: room}
+	c := &f.call
+	*c = call{in: input, room: room}
 	c.op = prm.Opcode(binary.BigEndian.Uint16(input))
 	c.opMod = binary.BigEndian.Uint16(input[6:])
-	s := f.attempt(&c, plan)
+	s := f.attempt(c, plan)
 	status := s.status()
 	if plan.status != prm.StatusOK {
 		status = plan.status
@@ -134,7 +135,7 @@ func (f *function) execute(input []byte, room int, plan commandPlan) []byte {
 		}
 	}
 	c.out[0] = byte(status)
-	f.traceCall(&c, status)
+	f.traceCall(c, status)
 	return c.out[:min(c.n, room)]
 }
 
