@@ -1,0 +1,54 @@
+package sim
+
+// Ruling is a decision of the model where facts are silent or disagree. Hardware
+// may overrule each one day.
+type Ruling struct {
+	Name   string
+	Text   string
+	Source string // what is known about it
+}
+
+// Rulings lists the model's decisions.
+func Rulings() []Ruling {
+	return []Ruling{
+		{"out of order", "a command in the wrong phase is refused with BAD_SYS_STATE", "command-interface.md 2.11: UNVERIFIED on hardware"},
+		{"order of checks", "opcode, phase, op_mod, input length, output length, user context, then the command's own", "no source"},
+		{"boot pages", "SET_HCA_CAP and INIT_HCA want the boot pages first; queries, registers and ISSI do not", "caps.md 4.1 for SET_HCA_CAP"},
+		{"init pages", "INIT_HCA without them is refused with NO_RES", "command-interface.md 2.11 leaves BAD_SYS_STATE or NO_RES"},
+		{"init page count", "it does not depend on the capabilities that were set", "one real count is known: 12,868"},
+		{"pages checked", "pages given must be aligned, new and reachable by DMA, or all of them are refused with BAD_PARAM", "no source; firmware would fail later and worse"},
+		{"pages used", "firmware does not write into the pages it is given", "what a real one keeps there is unknown"},
+		{"take while running", "between INIT_HCA and TEARDOWN_HCA only pages that firmware offered come back; otherwise any, in random order", "command-interface.md 2.11: any order"},
+		{"pages after teardown", "they stay firmware's, unused, until taken; ENABLE_HCA, DISABLE_HCA, a forced or fast teardown and every reset drop the rest", "judge demand 11: rdma-core takes none back and disables nothing"},
+		{"teardown with objects", "a graceful teardown destroys them", "no source"},
+		{"objects still used", "a UAR with event queues, a PD with memory keys and a user context with objects cannot be freed: RES_BUSY", "no source"},
+		{"truncation", "an output shorter than the answer cuts it, down to the command's minimum; what lies beyond the answer is not written", "snabb asks for short QUERY_HCA_CAP outputs"},
+		{"failed command", "only status and syndrome are written, output mailboxes stay as they were", "no source"},
+		{"longer chains", "mailboxes beyond the length of a message are not looked at", "Linux cmd.c reuses longer chains"},
+		{"head alignment", "the pointers in the entry are 512-byte granular, next pointers 1024", "ifc widths of the two fields"},
+		{"mailbox without memory", "delivery status FW_ERR", "no source"},
+		{"signatures", "entries are signed until INIT_HCA, afterwards only with cmdif_checksum 3; with it inputs are verified and output mailboxes signed, from INIT_HCA on", "golden: entries signed up to INIT_HCA, no mailbox ever; the rest is inferred from the names"},
+		{"capability types", "a known type that the device lacks reads as zeros; an unknown one is BAD_PARAM", "behaviour.md 9"},
+		{"writing capabilities", "only the writable fields change, values above the maximum are BAD_PARAM, everything else in the input is ignored", "behaviour.md 9"},
+		{"event queues", "an event goes to the lowest-numbered queue whose mask has it", "no source"},
+		{"event queue overrun", "the entry is lost, the queue's status becomes EQ_WRITE_FAILURE and the health buffer shows a syndrome without recovery", "health.md 8.2 has the syndrome"},
+		{"event queue pages", "addresses must be aligned to the page size", "golden: they were"},
+		{"doorbell protection", "an event queue hears only doorbells of the UAR it was created with", "no source"},
+		{"lowest number first", "UARs and event queues reuse the lowest free number, other objects go round before reusing one", "golden: both start at 0x10"},
+		{"narrow stores", "registers take whole dwords; narrower stores are dropped", "init-segment.md 1.1: 32-bit accesses"},
+		{"UAR reads", "UAR pages and holes of BAR 0 read as zero", "no source"},
+		{"memory off", "with memory decoding off or outside D0 reads give all ones and writes vanish", "PCI: unsupported request"},
+		{"opening", "the first handle finds memory decoding on and bus mastering off; closing the last resets the function", "vfio-pci"},
+		{"reset verb", "FLR with configuration space saved and restored; FLR through device control clears it", "vfio-pci; PCIe"},
+		{"health counter", "one every 10 ms, never 0", "errata (d): no source states a rate"},
+		{"health time", "seconds since the epoch", "init-segment.md 1.3: presumed"},
+		{"nic_interface_supported", "a bit mask: full driver and disabled", "init-segment.md 1.4: UNVERIFIED"},
+		{"firmware reset", "it takes all functions of the chip, which then read DISABLED with a clean health buffer", "judge demand 9"},
+		{"no real-time clock", "without the capability the real-time words read as zero", "no source"},
+		{"port", "the cable is in, the link is up at 100 Gb/s and InfiniBand has a subnet manager: LID is the function's number plus one", "no source"},
+		{"other functions", "function ids, vports and ports other than the function's own are refused: the model has no VFs", "no source"},
+		{"cx4 clock", "device_frequency_khz is 0 as captured, so newer Linux kernels warn that they have no hardware clock", "golden"},
+		{"cx4 timeouts", "the timeout registers read zero: not supported, and with them DTOR", "init-segment.md 1.2: 0 is not supported"},
+		{"load", "a command takes an exponentially distributed time of mean 1/RATE seconds, each on its own", "no source"},
+	}
+}
