@@ -50,15 +50,24 @@ func NewDevice(t Transport, o DeviceOptions) (*Device, error) {
 	d.log = d.log.With("bdf", info.Name)
 	if d.space == nil {
 		d.private = true
-		d.space, err = NewAddressSpace(t.DMA(), SpaceOptions{Memory: o.Memory})
-		if errors.Is(err, ErrNotSupported) {
-			d.space, err = &AddressSpace{refuse: err}, nil
-		}
-		if err != nil {
+		if d.space, err = privateSpace(t.DMA(), o.Memory); err != nil {
 			return nil, fmt.Errorf("%s: %w", info.Name, err)
 		}
 	}
 	return d, nil
+}
+
+// privateSpace is a Device's own address space; one that refuses to allocate if
+// the transport has no DMA.
+func privateSpace(m Mapper, kind MemoryKind) (*AddressSpace, error) {
+	limits, err := m.Limits()
+	if errors.Is(err, ErrNotSupported) {
+		return &AddressSpace{refuse: err}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("query DMA limits: %w", err)
+	}
+	return newSpace(m, limits, SpaceOptions{Memory: kind})
 }
 
 // Transport is what carries the function; it belongs to the Device.

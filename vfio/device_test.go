@@ -305,6 +305,10 @@ func TestSharedSpace(t *testing.T) {
 
 func TestNewDeviceFails(t *testing.T) {
 	boom := errors.New("boom")
+	needsFile := vfiotest.NewRAM(vfiotest.RAMOptions{Mapper: vfiotest.NewMapper(vfio.DMALimits{NeedsFile: true})})
+	_, err := vfio.NewDevice(needsFile, vfio.DeviceOptions{Memory: vfio.MemoryHeap})
+	require.ErrorIs(t, err, vfio.ErrNotSupported, "a wish that cannot be met is an error, not a space that refuses")
+	require.NoError(t, needsFile.Close())
 	for _, verb := range []vfio.Verb{vfio.VerbInfo, vfio.VerbLimits} {
 		f := vfio.NewFaulty(vfiotest.NewRAM(vfiotest.RAMOptions{}), vfio.Plan{{Verb: verb, Err: boom}})
 		_, err := vfio.NewDevice(f, vfio.DeviceOptions{})

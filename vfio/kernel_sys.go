@@ -31,37 +31,34 @@ func (kernelSys) open(path string, flags int) (int, error) {
 func (kernelSys) close(fd int) error { return unix.Close(fd) }
 
 func (kernelSys) ioctl(fd int, req uint, arg unsafe.Pointer) (int, error) {
-	n, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(req), uintptr(arg))
-	if errno != 0 {
-		return 0, errno
+	for {
+		n, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(req), uintptr(arg))
+		switch errno {
+		case 0:
+			return int(n), nil
+		case unix.EINTR:
+		default:
+			return 0, errno
+		}
 	}
-	return int(n), nil
 }
 
 func (kernelSys) ioctlInt(fd int, req uint, arg int) (int, error) {
-	n, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(req), uintptr(arg))
-	if errno != 0 {
-		return 0, errno
-	}
-	return int(n), nil
+	return retry(func() (int, error) {
+		n, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(req), uintptr(arg))
+		if errno != 0 {
+			return 0, errno
+		}
+		return int(n), nil
+	})
 }
 
 func (kernelSys) pread(fd int, p []byte, off int64) (int, error) {
-	for {
-		n, err := unix.Pread(fd, p, off)
-		if !errors.Is(err, unix.EINTR) {
-			return n, err
-		}
-	}
+	return retry(func() (int, error) { return unix.Pread(fd, p, off) })
 }
 
 func (kernelSys) pwrite(fd int, p []byte, off int64) (int, error) {
-	for {
-		n, err := unix.Pwrite(fd, p, off)
-		if !errors.Is(err, unix.EINTR) {
-			return n, err
-		}
-	}
+	return retry(func() (int, error) { return unix.Pwrite(fd, p, off) })
 }
 
 func (kernelSys) mmap(fd int, off int64, size, prot int) ([]byte, error) {

@@ -91,6 +91,10 @@ func NewAddressSpace(m Mapper, o SpaceOptions) (*AddressSpace, error) {
 	if err != nil {
 		return nil, fmt.Errorf("query DMA limits: %w", err)
 	}
+	return newSpace(m, limits, o)
+}
+
+func newSpace(m Mapper, limits DMALimits, o SpaceOptions) (*AddressSpace, error) {
 	s := &AddressSpace{m: m, limits: limits, opt: o, lock: kernelMemlock, live: map[*Buffer]struct{}{}}
 	if limits.PageSizes == 0 {
 		return nil, &Error{Op: "make address space", Err: fmt.Errorf("%w: the IOMMU reports no page size", ErrNotSupported)}

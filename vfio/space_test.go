@@ -210,6 +210,24 @@ func TestSmallerSlab(t *testing.T) {
 	require.Equal(t, 5, n, "2 MiB, then 2 of the 4 wanted, then the last one")
 }
 
+// A space that takes no more mappings says so, and what is there can be used on.
+func TestMappingsRunOut(t *testing.T) {
+	m := vfiotest.NewMapper(vfio.DMALimits{MaxMappings: 2})
+	s := newSpace(t, m, vfio.SpaceOptions{SlabMin: 4096, SlabMax: 4096})
+	a, err := s.Alloc(4096, vfio.BufferOptions{})
+	require.NoError(t, err)
+	b, err := s.Alloc(4096, vfio.BufferOptions{})
+	require.NoError(t, err)
+	_, err = s.Alloc(4096, vfio.BufferOptions{Name: "one more"})
+	require.ErrorIs(t, err, vfio.ErrNoSpace)
+	require.ErrorContains(t, err, "2 mappings")
+	require.NoError(t, a.Free())
+	a, err = s.Alloc(64, vfio.BufferOptions{})
+	require.NoError(t, err)
+	require.NoError(t, a.Free())
+	require.NoError(t, b.Free())
+}
+
 func TestBadLimits(t *testing.T) {
 	for name, l := range map[string]vfio.DMALimits{
 		"huge pages only": {PageSizes: 1 << 30},

@@ -2,6 +2,7 @@ package vfio
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -273,6 +274,9 @@ func (w *Window) fail(verb string, off uint64, n int, err error) {
 	if w.err.Load() != nil {
 		return
 	}
-	e := &Error{Op: fmt.Sprintf("%s %d bytes at %#x of region %d", verb, n, off, w.region), Target: w.name, Err: err}
+	var e *Error
+	if !errors.As(err, &e) { // the transport's error names target and operation, as a rule
+		e = &Error{Op: fmt.Sprintf("%s %d bytes at %#x of region %d", verb, n, off, w.region), Target: w.name, Err: err}
+	}
 	w.err.CompareAndSwap(nil, e)
 }
