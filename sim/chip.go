@@ -122,12 +122,15 @@ func (c *Chip) Close() error {
 	return nil
 }
 
-// unmapped is called when host memory goes away: pages that firmware still
-// holds there are a driver's mistake, and counted.
+// unmapped is called when host memory goes away: pages there that firmware may
+// still use are a driver's mistake, and counted. After TEARDOWN_HCA it uses none.
 func (c *Chip) unmapped(iova, end uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, f := range c.funcs {
+		if f.fw.phase == phaseTornDown {
+			continue
+		}
 		f.count.PagesUnmapped += uint64(f.fw.ledger.within(iova, end))
 	}
 }
@@ -148,7 +151,7 @@ type Counters struct {
 	DoorbellsIgnored    uint64 // slot not owned by the device, in flight, or no queue
 	Events              uint64
 	EventsLost          uint64 // EQ full or unwritable, or no EQ for a command
-	PagesUnmapped       uint64 // host unmapped pages that firmware held
+	PagesUnmapped       uint64 // host unmapped pages that firmware could still use
 	PagesDropped        uint64 // pages that firmware forgot instead of returning
 	BARUnsupported      uint64 // access with memory decoding off or not in D0
 	Resets              uint64

@@ -32,13 +32,11 @@ func TestContract(t *testing.T) {
 					f.chip.mu.Lock()
 					defer f.chip.mu.Unlock()
 					f.cfg.setCommand(cmdMemory | cmdBusMaster)
-					ok := false
+					access := f.dmaRead
 					if write {
-						ok = f.dmaWrite(iova, p)
-					} else {
-						ok = f.dmaRead(iova, p)
+						access = f.dmaWrite
 					}
-					if !ok {
+					if !access(iova, p) {
 						return errors.New("the IOMMU refused the access")
 					}
 					return nil

@@ -33,11 +33,10 @@ type firmware struct {
 	ready    time.Time // initializing clears
 	issi     int
 	ledger   ledger
-	extra    int  // pages asked for (> 0) or offered (< 0) at run time
-	checksum bool // command checksums are on (cmdif_checksum 3 at INIT_HCA)
-	prepared bool // a fast teardown was prepared
-	dead     bool // a fatal fault: nothing is answered
-	uid      uint16
+	extra    int      // pages asked for (> 0) or offered (< 0) at run time
+	checksum bool     // command checksums are on (cmdif_checksum 3 at INIT_HCA)
+	prepared bool     // a fast teardown was prepared
+	dead     bool     // a fatal fault: nothing is answered
 	driver   [64]byte // SET_DRIVER_VERSION
 	swOwner  [16]byte
 }
@@ -94,11 +93,17 @@ type handler struct {
 }
 
 // needs sets what the lengths depend on.
-func (h *handler) needs(min func(f *function, c *call) (in, out int)) *handler { h.min = min; return h }
+func (h *handler) needs(least func(f *function, c *call) (in, out int)) *handler {
+	h.min = least
+	return h
+}
 
 // refuses documents the command's own refusals: of a freed object and of a value
 // above its maximum; syndOK where there is none.
-func (h *handler) refuses(freed, above synd) *handler { h.freed, h.above = freed, above; return h }
+func (h *handler) refuses(freed, above synd) *handler {
+	h.freed, h.above = freed, above
+	return h
+}
 
 const anyOpMod = ^uint64(0)
 

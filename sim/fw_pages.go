@@ -97,8 +97,8 @@ func (f *function) givePages(list []byte, n uint64) synd {
 	}
 	l := &f.fw.ledger
 	start := l.len()
-	bad := syndOK
 	for i := range n {
+		var bad synd
 		p := binary.BigEndian.Uint64(list[i*8:])
 		switch {
 		case p%pageSize != 0:

@@ -127,10 +127,10 @@ func TestGoldenCapabilities(t *testing.T) {
 	}
 	r := newRaw(t, Options{Profile: "cx4"}).to(phaseISSI)
 	query := func(opMod uint16) []byte { return r.ok(cmd(prm.OpQueryHCACap, opMod, 16), 0x1010) }
-	max := find(prm.OpQueryHCACap, 0, 1)
-	require.Equal(t, max, query(0)[:len(max)])
+	most := find(prm.OpQueryHCACap, 0, 1)
+	require.Equal(t, most, query(0)[:len(most)])
 	cur := find(prm.OpQueryHCACap, 1, 1)
-	require.NotEqual(t, max, cur)
+	require.NotEqual(t, most, cur)
 	require.Equal(t, cur, query(1)[:len(cur)])
 
 	in := make([]byte, 0x1010)
@@ -139,5 +139,5 @@ func TestGoldenCapabilities(t *testing.T) {
 	after := find(prm.OpQueryHCACap, 1, 2)
 	require.NotEqual(t, cur, after)
 	require.Equal(t, after, query(1)[:len(after)])
-	require.Equal(t, max, query(0)[:len(max)], "maxima stay")
+	require.Equal(t, most, query(0)[:len(most)], "maxima stay")
 }
