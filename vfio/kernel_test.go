@@ -7,9 +7,12 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	abi "github.com/mlxvfio/mlxvfio/internal/vfioabi"
 )
 
 // life is everything a driver does with a function, by way of a Device.
@@ -449,6 +452,29 @@ func TestSysfsMapErrors(t *testing.T) {
 		require.ErrorContains(t, err, remedy)
 	}
 	require.Equal(t, files, openFiles(t, "resource0"))
+}
+
+// The system calls reach the kernel with the operands as they are: a pipe answers
+// how much is in it, and has no VFIO.
+func TestKernelSys(t *testing.T) {
+	var p [2]int
+	require.NoError(t, unix.Pipe2(p[:], unix.O_CLOEXEC))
+	_, err := unix.Write(p[1], make([]byte, 7))
+	require.NoError(t, err)
+	var s kernelSys
+	var n int32
+	_, err = s.ioctl(p[0], unix.TIOCINQ, unsafe.Pointer(&n))
+	require.NoError(t, err)
+	require.Equal(t, int32(7), n)
+	_, err = s.ioctl(p[0], abi.VFIO_DEVICE_GET_INFO, unsafe.Pointer(&n))
+	require.ErrorIs(t, err, unix.ENOTTY)
+	_, err = s.ioctlInt(p[0], abi.VFIO_GET_API_VERSION, 0)
+	require.ErrorIs(t, err, unix.ENOTTY)
+	require.NoError(t, s.close(p[0]))
+	require.NoError(t, s.close(p[1]))
+	require.ErrorIs(t, s.close(p[0]), unix.EBADF)
+	_, err = s.open(filepath.Join(t.TempDir(), "nothing"), unix.O_RDONLY)
+	require.ErrorIs(t, err, unix.ENOENT)
 }
 
 // onFile is a function whose BAR0 is a plain file, for what the real system calls
