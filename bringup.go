@@ -131,7 +131,15 @@ func (h *HCA) upCommandQueue(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d slots, limit %v", c.Stats().Slots, c.Timeout()), nil
 }
 
-func (h *HCA) downCommandQueue(context.Context, bool) error { return hostOnly(h.conn.Close()) }
+// downCommandQueue frees the command page and the mailboxes. A command that the
+// device never completed may still be written there, until the reset.
+func (h *HCA) downCommandQueue(_ context.Context, live bool) error {
+	var errs []error
+	if n := h.quarantined(); live && n > 0 {
+		errs = h.isolate(fmt.Errorf("%d commands were never completed", n))
+	}
+	return hostOnly(errors.Join(append(errs, h.conn.Close())...))
+}
 
 func (h *HCA) upEnable(ctx context.Context) (string, error) { return "", h.conn.EnableHCA(ctx, self) }
 

@@ -171,6 +171,15 @@ func (h *HCA) isolate(cause error) []error {
 	return errs
 }
 
+// quarantined answers the number of commands the device has not completed and
+// whose memory it may still write.
+func (h *HCA) quarantined() int {
+	if h.conn == nil {
+		return 0
+	}
+	return h.conn.Stats().Quarantined
+}
+
 // lateCommand hears about a command that completed after its caller had given
 // up. Pages that came back that way are booked; anything else is firmware's
 // until it is torn down or reset.

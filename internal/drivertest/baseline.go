@@ -26,7 +26,7 @@ type Baseline struct {
 func Now() Baseline { return Baseline{goroutines: runtime.NumGoroutine(), fds: openFDs()} }
 
 // settle is how long goroutines that are about to end may take.
-const settle = 5 * time.Second
+const settle = 2 * time.Second
 
 // Check reports goroutines and file descriptors that were not there at the
 // baseline.
