@@ -191,8 +191,10 @@ func TestClientInterruptsAllOrNone(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, v.Close()) })
 		vs[i] = v
 	}
+	before := countFDs(t)
 	isError(t, c.SetIRQs(vfio.IRQMSIX, 0, vs), vfio.ErrNoSpace)
 	require.False(t, d.Raise(0))
+	require.Equal(t, before, countFDs(t))
 }
 
 func TestClientDMA(t *testing.T) {
@@ -224,6 +226,7 @@ func TestClientDMA(t *testing.T) {
 	} {
 		isError(t, m.Map(bad), vfio.ErrRange)
 	}
+	require.ErrorContains(t, m.Map(vfio.Mapping{IOVA: 1 << 48, Bytes: mem[:4096], FD: fd}), "bus addresses end at 0xffffffffffff")
 	isError(t, m.Unmap(0x100000, 4096), vfio.ErrNotFound)
 	isError(t, m.Unmap(0x100000, 0), vfio.ErrNotFound)
 	isError(t, m.Unmap(0x50000000, 4096), vfio.ErrNotFound)

@@ -137,6 +137,24 @@ func TestUnmapIsNotExact(t *testing.T) {
 	}
 }
 
+// TestPiecesHoldTheFile: what is left of a mapping lives on by itself.
+func TestPiecesHoldTheFile(t *testing.T) {
+	noLeaks(t)
+	d := newDevice(vfiotest.RAMOptions{})
+	r := rawDial(t, serve(t, d, Options{}), true)
+	fd, mem := memfd(t, 0x3000)
+	maps := countMaps(t)
+	require.Zero(t, r.dmaMap(rw, 0, 0x10000, 0x3000, fd))
+	require.Zero(t, r.dmaUnmap(0, 0x11000, 0x1000))
+	require.Equal(t, maps+1, countMaps(t))
+	require.Zero(t, r.dmaUnmap(0, 0x10000, 0x1000))
+	require.Equal(t, maps+1, countMaps(t))
+	require.NoError(t, d.Memory().Access(0x12000, []byte{9}, true))
+	require.Equal(t, byte(9), mem[0x2000])
+	require.Zero(t, r.dmaUnmap(0, 0x12000, 0x1000))
+	require.Equal(t, maps, countMaps(t))
+}
+
 // TestMappingWithoutMemory: an address range that the function cannot reach, but
 // that is taken.
 func TestMappingWithoutMemory(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -56,8 +57,19 @@ type write struct {
 // device is a RAM device that remembers what was written.
 type device struct {
 	*vfiotest.RAM
+	calls  atomic.Int64 // accesses that reached it, refused ones included
 	mu     sync.Mutex
 	writes []write
+}
+
+func (d *device) ReadRegion(index int, off uint64, p []byte) error {
+	d.calls.Add(1)
+	return d.RAM.ReadRegion(index, off, p)
+}
+
+func (d *device) WriteRegion(index int, off uint64, p []byte) error {
+	d.calls.Add(1)
+	return d.RAM.WriteRegion(index, off, p)
 }
 
 func newDevice(o vfiotest.RAMOptions) *device {

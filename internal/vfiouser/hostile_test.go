@@ -132,6 +132,30 @@ func TestMessageInPieces(t *testing.T) {
 	require.Equal(t, []span{{0x10000, 1 << 16, 0}}, spans(d))
 }
 
+// TestFilesOfAMessageReadInPart: the read that brings the files ends in the
+// middle of their message, behind another one.
+func TestFilesOfAMessageReadInPart(t *testing.T) {
+	noLeaks(t)
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	s, err := newSock(pair[0], true, time.Second)
+	require.NoError(t, err)
+	defer s.close()
+	r := &raw{t: t, fd: pair[1]}
+	defer r.close()
+	evs := eventfds(t, 3)
+	a, b, c := r.message(1, 0, make([]byte, 100)), r.message(2, 0, make([]byte, 9)), r.message(3, 0, nil)
+	r.send(append(a, b[:5]...), evs[0], evs[1])
+	r.send(append(b[5:], c...), evs[2])
+	var m message
+	for i, files := range []int{0, 2, 1} {
+		require.NoError(t, s.receive(&m, time.Time{}))
+		require.Equal(t, uint16(i+1), m.cmd)
+		require.Len(t, m.fds, files, "message %d", i+1)
+		m.closeFDs()
+	}
+}
+
 // TestManyMessagesAtOnce: more than the receive buffer holds, with files among
 // them, in one stream.
 func TestManyMessagesAtOnce(t *testing.T) {
