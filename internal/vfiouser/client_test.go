@@ -345,7 +345,7 @@ func TestServerGone(t *testing.T) {
 	fd, mem := memfd(t, 4096)
 	isError(t, c.DMA().Map(vfio.Mapping{IOVA: 0x1000, Bytes: mem, FD: fd}), vfio.ErrGone)
 	_ = dev.Close() // it may say what it could not do; it must not hang
-	require.Less(t, time.Since(begin), time.Second)
+	require.Less(t, time.Since(begin), 5*time.Second)
 }
 
 // TestReconnect: clients one after another, each with a full stay, some of them
