@@ -140,13 +140,14 @@ func (c *Chip) unmapped(iova, end uint64) {
 type Counters struct {
 	DMAReads, DMAWrites uint64
 	DMAFaults           uint64 // not mapped, or mapped read-only
+	DMAAfterClose       uint64 // those of them in memory that was mapped before: taken away too early
 	DMABlocked          uint64 // bus mastering off
-	DMAAfterClose       uint64
 	LastFaultIOVA       uint64
 	Interrupts          uint64
 	InterruptsLost      uint64 // vector not attached, or a fault
 	Commands            uint64
 	CommandsFailed      uint64 // answered with a status other than OK
+	CommandsDropped     uint64 // in flight when a reset or the last close came
 	DeliveryErrors      uint64
 	DoorbellsIgnored    uint64 // slot not owned by the device, in flight, or no queue
 	Events              uint64

@@ -63,6 +63,7 @@ var faultTests = map[string]func(t *testing.T, r *raw){
 		require.True(t, r.done(1))
 		require.NoError(t, r.dev.Reset())
 		require.Zero(t, r.chip.State(0).InFlight)
+		require.EqualValues(t, 1, r.chip.Counters(0).CommandsDropped)
 	},
 	"duplicate": func(t *testing.T, r *raw) {
 		r.fault("duplicate", "#1")
@@ -369,4 +370,19 @@ func TestSeed(t *testing.T) {
 	require.Equal(t, a, order(1))
 	require.NotEqual(t, a, order(2))
 	require.NotEqual(t, []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, a)
+}
+
+// TestLateAfterUnmap: a late completion whose memory is gone touches nothing and
+// is counted.
+func TestLateAfterUnmap(t *testing.T) {
+	r := newRaw(t, Options{Clock: NewManualClock(), Faults: []FaultSpec{{"late", "NOP=1s"}}}).to(phaseInit)
+	r.eventMode(4)
+	e := r.post(3, nop, 16)
+	was := *e
+	require.NoError(t, r.dev.DMA().Unmap(arenaIOVA, arenaSize))
+	r.chip.Advance(time.Second)
+	require.Equal(t, was, *e)
+	require.EqualValues(t, 1, r.chip.Counters(0).DMAFaults)
+	require.EqualValues(t, 1, r.chip.Counters(0).DMAAfterClose, "it was mapped before")
+	require.Zero(t, r.chip.State(0).InFlight)
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"math/bits"
 	"sync/atomic"
 
 	"github.com/mlxvfio/mlxvfio/internal/prm"
@@ -67,17 +68,23 @@ func newFunction(c *Chip, i int) *function {
 func (f *function) powerOn() {
 	c := f.chip
 	f.later = nil
-	c.sched.cancel(f)
+	f.dropCommands()
 	f.cfg.reset(c.prof, c.port)
 	clear(f.msix[:])
 	for v := range msixVectors {
 		f.msix[v*16+12] = 1 // masked
 	}
-	f.inFlight = 0
 	f.queue = 0
 	f.nicInterface = prm.NICInterfaceFullDriver
 	f.resetISeg()
 	f.resetFirmware()
+}
+
+// dropCommands forgets the commands in flight.
+func (f *function) dropCommands() {
+	f.chip.sched.cancel(f)
+	f.count.CommandsDropped += uint64(bits.OnesCount32(f.inFlight))
+	f.inFlight = 0
 }
 
 // flr is a function-level reset as hardware does it: configuration space too.
@@ -218,7 +225,13 @@ func (t *transport) Close() error {
 		f.extra = [vfio.NumIRQs]*vfio.Vector{}
 		f.flr("last close")
 	}
+	idle := true
+	for _, g := range f.chip.funcs {
+		idle = idle && g.opens == 0
+	}
 	f.chip.mu.Unlock()
-	f.chip.sched.drain()
+	if idle {
+		f.chip.sched.drain() // nothing of the chip's runs once nobody has it open
+	}
 	return nil
 }

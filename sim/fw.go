@@ -67,8 +67,7 @@ func (f *function) resetFirmware() {
 // and commands in flight are forgotten, configuration space and the published
 // queue stay.
 func (f *function) stopFirmware() {
-	f.chip.sched.cancel(f)
-	f.inFlight = 0
+	f.dropCommands()
 	f.resetFirmware()
 }
 

@@ -106,8 +106,7 @@ func (f *function) givePages(list []byte, n uint64) synd {
 		case l.holds(p):
 			bad = syndPageTwice
 		case !f.cfg.busMaster() || !f.domain.mapped(p, pageSize):
-			f.count.DMAFaults++
-			f.count.LastFaultIOVA = p
+			f.fault(p)
 			bad = syndPageUnmapped
 		default:
 			l.add(p)

@@ -21,6 +21,9 @@ type mapping struct {
 	readOnly  bool
 }
 
+// keepGone is how many unmapped ranges are remembered.
+const keepGone = 4096
+
 // domain is one I/O address space, as one VFIO container is. Its lock is held
 // during each device access, so a mapping that Unmap removed is never touched
 // again. Lock order: chip, domain.
@@ -29,6 +32,7 @@ type domain struct {
 	mu       sync.RWMutex
 	maps     []mapping // ascending
 	mapCalls uint64
+	gone     []mapping // the last unmapped ranges, without their memory
 	// unmapped is told about ranges that go away.
 	unmapped func(iova, end uint64)
 }
@@ -79,6 +83,10 @@ func (d *domain) Unmap(iova, size uint64) error {
 		return d.errorf(fmt.Sprintf("unmap DMA %#x+%#x", iova, size), vfio.ErrNotFound, "unmap exactly what was mapped")
 	}
 	d.maps = slices.Delete(d.maps, i, i+1)
+	if len(d.gone) == keepGone {
+		d.gone = d.gone[:copy(d.gone, d.gone[keepGone/2:])]
+	}
+	d.gone = append(d.gone, mapping{iova: iova, end: iova + size})
 	d.mu.Unlock()
 	if d.unmapped != nil {
 		d.unmapped(iova, iova+size)
@@ -126,25 +134,28 @@ func (d *domain) mapped(iova uint64, n int) bool {
 	return d.access(iova, n, false, func(vfio.Mem, int) {})
 }
 
+// wasMapped tells whether iova was among the ranges unmapped last.
+func (d *domain) wasMapped(iova uint64) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return slices.ContainsFunc(d.gone, func(m mapping) bool { return m.iova <= iova && iova < m.end })
+}
+
 func (d *domain) count() int {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return len(d.maps)
 }
 
-// dma is the gate of every device access: an open function, bus mastering and a
-// mapping, or the access does not happen and is counted.
+// dma is the gate of every device access: bus mastering, which the last close
+// takes away, and a mapping, or the access does not happen and is counted.
 func (f *function) dma(iova uint64, n int, write bool, do func(m vfio.Mem, done int)) bool {
 	switch {
-	case f.opens == 0:
-		f.count.DMAAfterClose++
-		return false
 	case !f.cfg.busMaster():
 		f.count.DMABlocked++
 		return false
 	case !f.domain.access(iova, n, write, do):
-		f.count.DMAFaults++
-		f.count.LastFaultIOVA = iova
+		f.fault(iova)
 		return false
 	}
 	if write {
@@ -153,6 +164,15 @@ func (f *function) dma(iova uint64, n int, write bool, do func(m vfio.Mem, done 
 		f.count.DMAReads++
 	}
 	return true
+}
+
+// fault counts an access that no mapping allows.
+func (f *function) fault(iova uint64) {
+	f.count.DMAFaults++
+	f.count.LastFaultIOVA = iova
+	if f.domain.wasMapped(iova) {
+		f.count.DMAAfterClose++
+	}
 }
 
 // dmaRead copies host memory to p; false when the access failed.

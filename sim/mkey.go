@@ -45,7 +45,7 @@ func createMKey(f *function, c *call) synd {
 		return syndMKeyMode
 	case mode != modeMTT || m.Free() || in.MKeyUMEMValid():
 		// Translations come later or are not needed.
-	case 1<<m.LogPageSize() < 1<<f.minPageShift():
+	case m.LogPageSize() < f.minPageShift():
 		return syndMKeyPage
 	case !m.Length64() && octs*2 < mttsFor(m):
 		return syndMKeyLength
