@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"sync"
 	"unsafe"
 
@@ -196,7 +197,7 @@ func (d *kernelDevice) MapRegion(index int) ([]Area, error) {
 	d.own.Lock()
 	defer d.own.Unlock()
 	if !d.mmap[index] {
-		areas, err := d.mapAreas(d.regions[index])
+		areas, err := d.mapAreas(d.regions[index], new(gate))
 		if err != nil {
 			return nil, d.fail(op(), err, "")
 		}
@@ -206,7 +207,7 @@ func (d *kernelDevice) MapRegion(index int) ([]Area, error) {
 }
 
 // mapAreas maps all areas of a region or none.
-func (d *kernelDevice) mapAreas(r kernelRegion) ([]Area, error) {
+func (d *kernelDevice) mapAreas(r kernelRegion, g *gate) ([]Area, error) {
 	prot := 0
 	if r.Read {
 		prot |= unix.PROT_READ
@@ -221,16 +222,30 @@ func (d *kernelDevice) mapAreas(r kernelRegion) ([]Area, error) {
 			err = fmt.Errorf("area %#x+%#x: %w", s.Offset, s.Size, err)
 			return nil, errors.Join(err, d.unmapAreas(areas))
 		}
-		areas = append(areas, Area{Offset: s.Offset, Bytes: b})
+		areas = append(areas, Area{Offset: s.Offset, Bytes: b, gate: g})
 	}
 	return areas, nil
 }
 
+// unmapAreas takes the function out of the areas of one region. Where a Window
+// was not closed before, ordinary memory takes its place, since an access may be
+// on its way, and goes when the Windows are garbage.
 func (d *kernelDevice) unmapAreas(areas []Area) error {
+	busy := len(areas) > 0 && areas[0].gate.close()
 	var errs []error
 	for _, a := range areas {
-		if err := d.sys.munmap(a.Bytes); err != nil {
+		remove := d.sys.munmap
+		if busy {
+			remove = d.sys.blank
+		}
+		if err := remove(a.Bytes); err != nil {
 			errs = append(errs, d.fail(fmt.Sprintf("unmap area %#x+%#x", a.Offset, len(a.Bytes)), err, ""))
+			continue
+		}
+		if busy {
+			s := d.sys
+			// Ordinary memory by now: unmapping it cannot fail, and is nobody's wait.
+			runtime.AddCleanup(a.gate, func(b []byte) { _ = s.munmap(b) }, a.Bytes)
 		}
 	}
 	return errors.Join(errs...)

@@ -19,6 +19,8 @@ type sys interface {
 	pwrite(fd int, p []byte, off int64) (int, error)
 	mmap(fd int, off int64, size, prot int) ([]byte, error)
 	munmap(b []byte) error
+	// blank puts ordinary memory where b is mapped, in one step.
+	blank(b []byte) error
 }
 
 // kernelSys is the kernel itself.
@@ -66,6 +68,12 @@ func (kernelSys) mmap(fd int, off int64, size, prot int) ([]byte, error) {
 }
 
 func (kernelSys) munmap(b []byte) error { return unix.Munmap(b) }
+
+func (kernelSys) blank(b []byte) error {
+	_, err := unix.MmapPtr(-1, 0, unsafe.Pointer(&b[0]), uintptr(len(b)), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED)
+	return err
+}
 
 // retry repeats a call that a signal interrupted: Go's own preemption signals
 // are among them.

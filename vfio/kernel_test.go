@@ -489,6 +489,62 @@ func onFile(t testing.TB) *kernelDevice {
 	return d
 }
 
+// A transport may be closed under its Windows, as when a test plays the death of a
+// process: they are turned away, and nothing of the function stays mapped.
+func TestKernelCloseUnderWindow(t *testing.T) {
+	k := newFakeKernel(t)
+	tr, err := OpenGroup("0000:01:00.0", k.options())
+	require.NoError(t, err)
+	d, err := NewDevice(tr, DeviceOptions{})
+	require.NoError(t, err)
+	w, err := d.Window(RegionBAR0)
+	require.NoError(t, err)
+	areas, err := tr.MapRegion(RegionBAR0)
+	require.NoError(t, err)
+	w.WriteBE32(0x40, 1)
+	require.NoError(t, tr.Close())
+	k.requireClean(t)
+	require.Equal(t, 1, k.calls("blank"))
+	w.WriteBE32(0x40, 2)
+	require.Equal(t, byte(1), k.devs["0000:01:00.0"].bar[0x43], "the store went nowhere")
+	require.Equal(t, ^uint32(0), w.ReadBE32(0x40))
+	require.ErrorIs(t, w.Err(), ErrClosed)
+	require.ErrorIs(t, d.Close(), ErrClosed, "bus master could not be turned off")
+	require.NoError(t, d.Close())
+
+	late := &Window{t: tr, region: RegionBAR0, size: fakeBAR}
+	require.False(t, areas[0].gate.enter(late), "areas from before Close let nobody in")
+}
+
+// An access that is on its way when the transport is closed hits ordinary memory.
+func TestKernelCloseDuringStores(t *testing.T) {
+	for range 50 {
+		d := onFile(t)
+		d.regions[RegionBAR0].Mappable = []Span{{Size: 4096}}
+		w, err := newWindow(d, RegionBAR0, "file")
+		require.NoError(t, err)
+		require.True(t, w.Mapped(0))
+		started, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			for n := uint32(0); w.Err() == nil; n++ {
+				w.WriteBE32(64, n)
+				w.ReadBE32(64)
+				if n == 100 {
+					close(started)
+				}
+			}
+		}()
+		<-started
+		require.NoError(t, d.Close())
+		<-done
+		require.ErrorIs(t, w.Err(), ErrClosed)
+	}
+	maps, err := os.ReadFile("/proc/self/maps")
+	require.NoError(t, err)
+	require.NotContains(t, string(maps), "mlxvfio-bar", "the file is not mapped any more")
+}
+
 // A trap into the kernel allocates nothing either.
 func TestKernelTrapAllocatesNothing(t *testing.T) {
 	if raceEnabled {

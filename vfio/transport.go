@@ -144,6 +144,8 @@ type Span struct{ Offset, Size uint64 }
 type Area struct {
 	Offset uint64
 	Bytes  []byte
+
+	gate *gate // shared by the areas of a region; nil if they outlive Close
 }
 
 // IRQInfo describes an interrupt index.

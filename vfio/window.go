@@ -17,9 +17,9 @@ import (
 // naturally aligned; an offset that is out of bounds or not aligned panics, as a
 // slice would.
 //
-// It is safe for concurrent use. After the Device is closed, reads give all ones,
-// writes vanish, and Err says so; an access that runs while the Device is being
-// closed may fault: stop users first.
+// It is safe for concurrent use. After the Device or its transport was closed,
+// reads give all ones, writes vanish, and Err says so. An access that runs while
+// the Device itself is being closed may fault: stop users first.
 type Window struct {
 	t      Transport
 	region int
@@ -27,6 +27,7 @@ type Window struct {
 	size   uint64
 	main   span   // the largest mapped area: the fast path
 	others []span // further areas, if the region is mapped in pieces
+	gate   *gate  // of the mapping; may be nil
 	err    atomic.Pointer[Error]
 }
 
@@ -81,12 +82,24 @@ func newWindow(t Transport, region int, name string) (*Window, error) {
 		if info.Write {
 			s.writable.Store(uint64(len(a.Bytes)))
 		}
+		w.gate = a.gate
+	}
+	if w.gate != nil && !w.gate.enter(w) {
+		w.block() // the transport was closed since it gave the areas
 	}
 	return w, nil
 }
 
 // close makes every later access trap, and so answer ErrClosed.
 func (w *Window) close() {
+	w.block()
+	if w.gate != nil {
+		w.gate.leave(w)
+	}
+}
+
+// block makes every later access trap.
+func (w *Window) block() {
 	w.main.readable.Store(0)
 	w.main.writable.Store(0)
 	for i := range w.others {
