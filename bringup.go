@@ -188,18 +188,9 @@ func (h *HCA) upBootPages(ctx context.Context) (string, error) {
 	if err == nil {
 		return note, nil
 	}
-	// Firmware may hold some of the pages: a stage that fails cleans up.
-	return "", errors.Join(err, h.abortPages(ctx, err))
-}
-
-// abortPages undoes a boot-pages stage that failed half-way.
-func (h *HCA) abortPages(ctx context.Context, cause error) error {
-	if lost(cause) {
-		// Open isolates the device and then runs down from here.
-		h.done++
-		return nil
-	}
-	return h.downBootPages(context.WithoutCancel(ctx), true)
+	// Firmware may hold some of the pages: what was begun is undone with the rest.
+	h.done++
+	return "", err
 }
 
 // givePages gives what firmware asks for at this point of the bring-up.

@@ -84,7 +84,7 @@ func Open(ctx context.Context, t vfio.Transport, o Options) (*HCA, error) {
 		return h, nil
 	}
 	se := &StageError{Device: h.deviceName(), Stage: bringUp[failed].name, Err: err, Remedy: remedyFor(err)}
-	for _, st := range bringUp[:h.done] {
+	for _, st := range bringUp[:failed] {
 		se.Done = append(se.Done, st.name)
 	}
 	// The caller's context may be what ended the bring-up; undoing has its own.

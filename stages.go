@@ -26,7 +26,8 @@ type StageInfo struct{ Name, Doc string }
 // stage is a row of the state machine. up does it and says what it found; down
 // undoes it. down is asked for its part of the device only when live is true:
 // otherwise the device has been reset, switched off or is gone, and nothing but
-// host resources is left to free. A stage that fails cleans up what it has begun.
+// host resources is left to free. A stage that fails cleans up what it has begun,
+// or counts as done so that it is undone with the rest.
 type stage struct {
 	name, doc string
 	up        func(*HCA, context.Context) (string, error)

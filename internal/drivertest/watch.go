@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"errors"
 	"sync"
 
 	"github.com/mlxvfio/mlxvfio/vfio"
@@ -73,11 +74,11 @@ func (m *watchedMapper) Map(x vfio.Mapping) error {
 }
 
 func (m *watchedMapper) Unmap(iova, size uint64) error {
-	if err := m.Mapper.Unmap(iova, size); err != nil {
-		return err
+	err := m.Mapper.Unmap(iova, size)
+	if err == nil || errors.Is(err, vfio.ErrClosed) { // with a mapper that has gone, its mappings have gone
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.live, iova)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.live, iova)
-	return nil
+	return err
 }
