@@ -147,6 +147,29 @@ func TestCloseUnbalanced(t *testing.T) {
 	})
 }
 
+// A device that does not confirm a fast teardown is reset.
+func TestSwitchOffNotConfirmed(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		c := chip(t, "sim:cx5")
+		f := vfio.NewFaulty(c.Function(0), nil)
+		h, err := mlxvfio.Open(t.Context(), f, mlxvfio.Options{Teardown: mlxvfio.TeardownFast})
+		require.NoError(t, err)
+		require.Contains(t, h.Info().Teardowns, "fast")
+		f.Add(vfio.Fault{Verb: vfio.VerbWrite, Times: -1, Drop: true, Match: func(x vfio.Call) bool {
+			return x.Index == vfio.RegionBAR0 && x.Off == 0x14 // nic_interface
+		}})
+		err = h.Close(t.Context())
+		as[*mlxvfio.SwitchOffError](t, err)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, "fast teardown: wait up to 3s for the interface to switch off")
+		var ce *mlxvfio.CloseError
+		require.ErrorAs(t, err, &ce)
+		require.True(t, ce.Reset)
+		drivertest.Balanced(t, h.Ledger())
+		spotless(c, 0)(t)
+	})
+}
+
 // A command that was given up holds its slot and its memory until the device
 // was reset: the device writes its late answer into memory that is still there.
 func TestQuarantineOutlivesClose(t *testing.T) {

@@ -111,10 +111,11 @@ func lost(err error) bool {
 	var te *cmdif.TimeoutError
 	var ca *cmdif.CanceledError
 	var re *cmdif.ReplyError
+	var so *SwitchOffError
 	switch {
 	case errors.Is(err, vfio.ErrGone), errors.Is(err, cmdif.ErrDead), errors.Is(err, cmdif.ErrQuarantined):
 		return true
-	case errors.As(err, &te), errors.As(err, &re):
+	case errors.As(err, &te), errors.As(err, &re), errors.As(err, &so):
 		return true
 	case errors.As(err, &ca):
 		return ca.Slot >= 0

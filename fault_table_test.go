@@ -75,8 +75,6 @@ var commandStages = []string{
 	"driver-version", "query-caps-again", "query-adapter", "registers", "alloc-uar", "command-eq", "event-mode", "async-eq", "pages-eq", "ready",
 }
 
-const anyRemedy = `reset the function|read the health buffer|see the order of commands`
-
 var faultKinds = []faultKind{
 	{name: "every command refused", raise: fault("status", "=BAD_SYS_STATE_ERR/0x1234"), stages: commandStages,
 		want: as[*cmdif.CommandError], remedy: "syndrome 0x1234; the command does not belong to this stage"},

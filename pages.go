@@ -166,7 +166,7 @@ func (w *pageWorker) serve(r pageRequest) {
 	case r.pages > 0:
 		w.ledger.count(func(s *PageLedger) { s.Requests++ })
 		err = w.give(w.ctx, r.fn, r.pages)
-		var ng *cannotGive
+		var ng *cannotGiveError
 		if errors.As(err, &ng) {
 			w.ledger.count(func(s *PageLedger) { s.Refused++ })
 			err = errors.Join(err, w.conn.CannotGive(w.ctx, r.fn))
@@ -185,17 +185,17 @@ func (w *pageWorker) serve(r pageRequest) {
 	}
 }
 
-// cannotGive says that the host has no memory for a request: nothing was given.
-type cannotGive struct{ err error }
+// cannotGiveError says that the host has no memory for a request: nothing was given.
+type cannotGiveError struct{ err error }
 
-func (e *cannotGive) Error() string { return e.err.Error() }
-func (e *cannotGive) Unwrap() error { return e.err }
+func (e *cannotGiveError) Error() string { return e.err.Error() }
+func (e *cannotGiveError) Unwrap() error { return e.err }
 
 // give hands n pages to f in batches. All memory is found before the first
 // command, so that a request is served or refused as a whole.
 func (w *pageWorker) give(ctx context.Context, f Function, n int) error {
 	if err := w.ledger.ensure(n); err != nil {
-		return &cannotGive{err}
+		return &cannotGiveError{err}
 	}
 	pas := make([]uint64, min(n, giveBatch))
 	for n > 0 {

@@ -59,7 +59,7 @@ type wish struct {
 	// exact marks a code or a switch: it is taken or left, never clamped to
 	// something between.
 	exact bool
-	want  func(h host, cur, max *prm.CmdHCACap) (uint64, bool)
+	want  func(h host, cur, most *prm.CmdHCACap) (uint64, bool)
 }
 
 func always(v uint64) func(host, *prm.CmdHCACap, *prm.CmdHCACap) (uint64, bool) {
@@ -85,15 +85,15 @@ var generalWishes = []wish{
 	{field: "log_uar_page_sz", why: "the host's page size", exact: true,
 		want: func(h host, _, _ *prm.CmdHCACap) (uint64, bool) { return uint64(h.pageShift - 12), true }},
 	{field: "num_of_uars_per_page", why: "doorbell pages in a host page", exact: true,
-		want: func(h host, _, max *prm.CmdHCACap) (uint64, bool) {
-			return 1 << (h.pageShift - 12), h.pageShift > 12 && max.UAR4k()
+		want: func(h host, _, most *prm.CmdHCACap) (uint64, bool) {
+			return 1 << (h.pageShift - 12), h.pageShift > 12 && most.UAR4k()
 		}},
 	{field: "cache_line_128byte", why: "the host's cache line", exact: true,
-		want: func(h host, _, max *prm.CmdHCACap) (uint64, bool) {
+		want: func(h host, _, most *prm.CmdHCACap) (uint64, bool) {
 			if h.cacheLine >= 128 {
-				return 1, max.CacheLine128byte()
+				return 1, most.CacheLine128byte()
 			}
-			return 0, max.CacheLine128byte()
+			return 0, most.CacheLine128byte()
 		}},
 	{field: "dct", why: "DC targets", want: always(1), exact: true},
 	{field: "release_all_pages", why: "firmware may drop all pages of a function at once", want: always(1), exact: true},

@@ -96,25 +96,28 @@ func (h *HCA) letGo(ctx context.Context) error {
 }
 
 // switchOff writes nic_interface = DISABLED and waits until the device confirms
-// it (Linux fw.c, mlx5_cmd_fast_teardown_hca).
+// it (Linux fw.c, mlx5_cmd_fast_teardown_hca). The error is a *SwitchOffError.
 func (h *HCA) switchOff(ctx context.Context) error {
+	fail := func(cause error) error {
+		return &SwitchOffError{Limit: h.teardownLimit, State: h.seg.NICInterface(), Err: cause}
+	}
 	if err := h.seg.SetNICInterface(prm.NICInterfaceDisabled); err != nil {
-		return err
+		return fail(err)
 	}
 	deadline := time.Now().Add(h.teardownLimit)
 	for h.seg.NICInterface() != prm.NICInterfaceDisabled {
 		if err := h.seg.Alive(); err != nil {
-			return err
+			return fail(err)
 		}
 		if time.Now().After(deadline) {
-			return &SwitchOffError{Limit: h.teardownLimit, State: h.seg.NICInterface()}
+			return fail(context.DeadlineExceeded)
 		}
 		t := time.NewTimer(time.Millisecond)
 		select {
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return fmt.Errorf("wait for the interface to switch off: %w", context.Cause(ctx))
+			return fail(context.Cause(ctx))
 		}
 	}
 	return nil
@@ -124,12 +127,16 @@ func (h *HCA) switchOff(ctx context.Context) error {
 type SwitchOffError struct {
 	Limit time.Duration
 	State prm.NICInterface
+	Err   error // why the wait ended
 }
 
 // Error shows what the interface reads.
 func (e *SwitchOffError) Error() string {
-	return fmt.Sprintf("wait for the interface to switch off: nic_interface reads %v after %v; the function is reset instead", e.State, e.Limit)
+	return fmt.Sprintf("wait up to %v for the interface to switch off: %v (nic_interface reads %v); reset the function", e.Limit, e.Err, e.State)
 }
+
+// Unwrap gives why the wait ended.
+func (e *SwitchOffError) Unwrap() error { return e.Err }
 
 // isolate cuts off a device that cannot be asked any more: waiting commands end,
 // DMA stops, and a reset makes it forget the host's memory. From here on only

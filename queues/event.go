@@ -84,7 +84,7 @@ func detail(e *prm.EQE) string {
 	case prm.EventPathMig, prm.EventCommEst, prm.EventSQDrained, prm.EventWQCatasError, prm.EventPathMigFailed,
 		prm.EventWQInvalReqError, prm.EventWQAccessError, prm.EventSRQLastWQE:
 		q := d.QPEvents()
-		kind, ok := queueKinds[uint8(q.Type())]
+		kind, ok := queueKinds[q.Type()]
 		if !ok {
 			kind = fmt.Sprintf("type %d", q.Type())
 		}

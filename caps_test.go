@@ -1,0 +1,67 @@
+package mlxvfio_test
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mlxvfio/mlxvfio"
+	"github.com/mlxvfio/mlxvfio/cmdif"
+	"github.com/mlxvfio/mlxvfio/internal/prm"
+)
+
+// Every type whose gate is set is read, current and maximum, and what is kept is
+// what the device answers.
+func TestCapTypes(t *testing.T) {
+	for words, want := range map[string][]prm.CapType{
+		"sim:cx5": {prm.CapGeneral, prm.CapAtomic},
+		// What Linux read of a real ConnectX-4 (golden seq 24 to 43).
+		"sim:cx4": {prm.CapGeneral, prm.CapEthernetOffloads, prm.CapAtomic, prm.CapRoce, prm.CapFlowTable},
+	} {
+		h, c := opened(t, words, mlxvfio.Options{})
+		for _, typ := range want {
+			have, ok := h.Cap(typ)
+			require.True(t, ok, "%s: %v", words, typ)
+			for mode, kept := range map[cmdif.CapMode][]byte{cmdif.CapCurrent: have.Current, cmdif.CapMaximum: have.Maximum} {
+				asked, err := h.Conn().QueryHCACap(t.Context(), typ, mode)
+				require.NoError(t, err)
+				require.Equal(t, asked, kept)
+			}
+		}
+		for i, kept := range h.Caps() {
+			if i > 0 {
+				require.Less(t, h.Caps()[i-1].Type, kept.Type)
+			}
+		}
+		closed(t, h, c)
+	}
+}
+
+// A type that firmware refuses although its gate is set is left out; the
+// function comes up without it.
+func TestCapTypeRefused(t *testing.T) {
+	h, c := opened(t, "sim:cx4", mlxvfio.Options{})
+	all := len(h.Caps())
+	queries := 0
+	for _, op := range h.Conn().Stats().Ops {
+		if op.Opcode == prm.OpQueryHCACap {
+			queries = int(op.Count)
+		}
+	}
+	closed(t, h, c)
+
+	// The last pair of queries is the last type; its maximum is asked first.
+	o := mlxvfio.Options{}
+	c = chip(t, "sim:cx4")
+	o.BeforeStage = func(s string) error {
+		if s == "query-caps-again" {
+			return c.SetFault("status", "QUERY_HCA_CAP#"+strconv.Itoa(queries-2*3-1)+"=BAD_PARAM_ERR")
+		}
+		return nil
+	}
+	h, err := mlxvfio.Open(t.Context(), c.Function(0), o)
+	require.NoError(t, err)
+	require.Len(t, h.Caps(), all-1)
+	closed(t, h, c)
+}
