@@ -103,7 +103,10 @@ func (s *suite) teardown(t *testing.T) {
 // tear down, as when its process is killed; the next open works.
 func (s *suite) predecessorKilled(t *testing.T) {
 	for _, polled := range []bool{false, true} {
-		h, w := s.up(t, func(o *mlxvfio.Options) { o.Polled, o.CommandTimeout = polled, time.Second })
+		// Over a decorator, which maps no region: a store into a mapping that has
+		// gone would end this process too.
+		w := vfio.NewFaulty(s.transport(t), nil)
+		h := s.upOn(t, w, func(o *mlxvfio.Options) { o.Polled, o.CommandTimeout = polled, time.Second })
 		require.NoError(t, w.Close())
 		err := h.Close(t.Context())
 		var ce *mlxvfio.CloseError
