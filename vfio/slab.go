@@ -30,7 +30,7 @@ func (s *AddressSpace) growFor(b *Buffer, align uint64, readOnly bool) (bool, er
 	}
 	need := roundUp(b.room(), s.page)
 	own := need > uint64(s.opt.SlabMax)
-	want := max(need, s.nextSlab())
+	want := max(need, s.nextSlab(readOnly))
 	if want >= hugePage {
 		want = roundUp(want, hugePage)
 	}
@@ -61,13 +61,13 @@ func (s *AddressSpace) growFor(b *Buffer, align uint64, readOnly bool) (bool, er
 	return true, nil
 }
 
-// nextSlab is the size of the next slab: double the largest there is.
-func (s *AddressSpace) nextSlab() uint64 {
+// nextSlab is the size of the next slab: double the largest of its kind.
+func (s *AddressSpace) nextSlab(readOnly bool) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := uint64(s.opt.SlabMin)
 	for _, sl := range s.slabs {
-		if !sl.own {
+		if !sl.own && sl.readOnly == readOnly {
 			next = max(next, sl.size*2)
 		}
 	}

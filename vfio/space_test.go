@@ -159,6 +159,7 @@ func TestReadOnly(t *testing.T) {
 	require.Equal(t, "fixed", string(p))
 	require.ErrorIs(t, m.Access(ro.IOVA(), p, true), vfio.ErrNotSupported)
 	require.NoError(t, m.Access(rw.IOVA(), p, true))
+	require.Equal(t, uint64(4*mib), s.Stats().MappedBytes, "either kind grows by itself")
 	require.NoError(t, ro.Free())
 	require.NoError(t, rw.Free())
 }
