@@ -152,6 +152,8 @@ type Counters struct {
 	DoorbellsIgnored    uint64 // slot not owned by the device, in flight, or no queue
 	Events              uint64
 	EventsLost          uint64 // EQ full or unwritable, or no EQ for a command
+	Completions         uint64 // entries of completion queues
+	CQErrors            uint64 // completion queues overrun or not writable
 	PagesUnmapped       uint64 // host unmapped pages that firmware could still use
 	PagesDropped        uint64 // pages that firmware forgot instead of returning
 	BARUnsupported      uint64 // access with memory decoding off or not in D0
@@ -179,6 +181,11 @@ type State struct {
 	MKeys        int
 	UMEMs        int
 	UCTXs        int
+	CQs          int
+	QPs          int
+	SRQs         int // SRQs, RMPs and XRC SRQs
+	XRCDs        int
+	Counters     int // Q counters
 	Mappings     int // of the function's I/O address space
 	MapCalls     uint64
 	Vectors      int // attached
@@ -194,7 +201,8 @@ func (c *Chip) State(i int) State {
 	s := State{
 		Phase: f.fw.phase.String(), NICInterface: f.nicInterface.String(), ISSI: f.fw.issi,
 		Pages: f.fw.ledger.len(), PagesWanted: f.fw.wanted(), EQs: f.eqs.len(), UARs: f.uars.len(), PDs: f.pds.len(),
-		MKeys: f.mkeys.len(), UMEMs: f.umems.len(), UCTXs: f.uctxs.len(), Mappings: f.domain.count(),
+		MKeys: f.mkeys.len(), UMEMs: f.umems.len(), UCTXs: f.uctxs.len(), CQs: f.cqs.len(), QPs: f.qps.len(),
+		SRQs: f.srqs.len(), XRCDs: f.xrcds.len(), Counters: f.sets.len(), Mappings: f.domain.count(),
 		Handles: f.opens, Faults: c.faults.names(),
 	}
 	f.domain.mu.RLock()

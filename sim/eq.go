@@ -33,6 +33,7 @@ type eq struct {
 	consumer uint32 // 24 bits, last doorbell
 	armed    bool
 	uid      uint16
+	cqs      int // completion queues that raise their events here
 }
 
 func (q *eq) size() uint32    { return 1 << q.logSize }
@@ -88,7 +89,7 @@ func createEQ(f *function, c *call) synd {
 	q.n = n
 	q.producer = ctx.ProducerCounter()
 	q.consumer = ctx.ConsumerCounter()
-	f.uars.objs[ctx.UARPage()].eqs++
+	f.uars.objs[ctx.UARPage()].users++
 	f.listen()
 	prm.AsCreateEQOut(c.out).SetEQNumber(uint8(n))
 	f.chip.faults.afterCreateEQ(f, q)
@@ -98,10 +99,13 @@ func createEQ(f *function, c *call) synd {
 func destroyEQ(f *function, c *call) synd {
 	n := uint32(prm.AsDestroyEQIn(c.in).EQNumber())
 	q, ok := f.eqs.get(n)
-	if !ok {
+	switch {
+	case !ok:
 		return syndNoEQ
+	case q.cqs > 0:
+		return syndEQBusy
 	}
-	f.uars.objs[q.ctx.UARPage()].eqs--
+	f.uars.objs[q.ctx.UARPage()].users--
 	f.eqs.remove(n)
 	f.listen()
 	return syndOK

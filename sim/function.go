@@ -37,6 +37,7 @@ type function struct {
 	entry             prm.CmdQueueEntry
 	box               prm.CmdIfBox
 	eqe, scratchEQE   prm.EQE
+	cqe               prm.CQE64
 	in, out           []byte
 	call              call
 	chainIn, chainOut []uint64
@@ -50,16 +51,25 @@ type function struct {
 	mkeys pool[*mkey]
 	umems pool[*umem]
 	uctxs pool[*uctx]
-	tds   pool[*struct{}]
+	tds   pool[*td]
+	cqs   pool[*cq]
+	qps   pool[*qp]
+	srqs  pool[*srq] // SRQs, RMPs and XRC SRQs
+	xrcds pool[*xrcd]
+	sets  pool[*qCounters]
+	roce  []prm.RoceAddrLayout // RoCE address table
 	port  portState
 	vport vport
 	// listeners is the event queue that hears of each event type; nil for none.
 	listeners [256]*eq
+	engine    dataEngine
+	halves    map[uint64]uint32 // first halves of doorbells stored in two
 }
 
 func newFunction(c *Chip, i int) *function {
 	f := &function{chip: c, index: i, name: fmt.Sprintf("sim:%s.%d", c.prof.name, i)}
 	f.domain = &domain{name: f.name}
+	f.engine = noEngine{f}
 	return f
 }
 

@@ -9,17 +9,20 @@ import (
 
 type pd struct {
 	uid   uint16
-	mkeys int
+	users int // memory keys, QPs, shared receive queues
 }
 
-type mkey struct {
+// td is a transport domain, xrcd an XRC domain.
+type td struct{ uid uint16 }
+
+type xrcd struct {
 	uid   uint16
-	ctx   prm.MKC
-	xlate []byte // translation entries as sent
+	users int // XRC SRQs and QPs
 }
 
 type umem struct {
 	uid    uint16
+	users  int  // queues and doorbell records in it
 	shift  uint // log2 of the page size
 	offset uint32
 	mtt    []byte
@@ -58,6 +61,14 @@ func (f *function) dropObjects() {
 	f.mkeys.init(firstMKey, limitOf(g.LogMaxMKey())-firstMKey, true)
 	f.umems.init(1, limitOf(g.LogMaxUMEM())-1, true)
 	f.uctxs.init(1, limitOf(g.LogMaxUCTX())-1, true)
+	f.cqs.init(firstCQN, limitOf(g.LogMaxCQ())-firstCQN, true)
+	f.qps.init(firstQPN, limitOf(g.LogMaxQP())-firstQPN, true)
+	f.srqs.init(firstSRQN, limitOf(g.LogMaxSRQ())-firstSRQN, true)
+	f.xrcds.init(1, limitOf(g.LogMaxXRCD())-1, true)
+	f.sets.init(1, 1<<8-1, false) // counter_set_id has 8 bits; 0 is none
+	f.halves = map[uint64]uint32{}
+	f.roce = make([]prm.RoceAddrLayout, prm.AsRoceCap(f.chip.prof.caps(f.chip.port).max.get(prm.CapRoce)).RoceAddressTableSize())
+	f.engine.reset()
 }
 
 func allocPD(f *function, c *call) synd {
@@ -75,7 +86,7 @@ func deallocPD(f *function, c *call) synd {
 	switch {
 	case !ok:
 		return syndNoPD
-	case p.mkeys > 0:
+	case p.users > 0:
 		return syndPDBusy
 	}
 	f.pds.remove(n)
@@ -83,7 +94,7 @@ func deallocPD(f *function, c *call) synd {
 }
 
 func allocTD(f *function, c *call) synd {
-	n, ok := f.tds.add(&struct{}{})
+	n, ok := f.tds.add(&td{uid: uidOf(c)})
 	if !ok {
 		return syndOutOfTDs
 	}
@@ -126,8 +137,12 @@ func createUMEM(f *function, c *call) synd {
 
 func destroyUMEM(f *function, c *call) synd {
 	n := prm.AsDestroyUMEMIn(c.in).UMEMID()
-	if _, ok := f.umems.get(n); !ok {
+	u, ok := f.umems.get(n)
+	switch {
+	case !ok:
 		return syndNoUMEM
+	case u.users > 0:
+		return syndUMEMBusy
 	}
 	f.umems.remove(n)
 	return syndOK
@@ -160,28 +175,22 @@ func destroyUCTX(f *function, c *call) synd {
 
 // usedBy tells whether an object belongs to a user context.
 func (f *function) usedBy(uid uint16) bool {
-	for _, o := range f.pds.objs {
-		if o.uid == uid {
-			return true
-		}
-	}
-	for _, o := range f.mkeys.objs {
-		if o.uid == uid {
-			return true
-		}
-	}
-	for _, o := range f.umems.objs {
-		if o.uid == uid {
-			return true
-		}
-	}
-	for _, o := range f.uars.objs {
-		if o.uid == uid {
-			return true
-		}
-	}
-	for _, o := range f.eqs.objs {
-		if o.uid == uid {
+	return owns(&f.pds, uid, func(o *pd) uint16 { return o.uid }) ||
+		owns(&f.tds, uid, func(o *td) uint16 { return o.uid }) ||
+		owns(&f.mkeys, uid, func(o *mkey) uint16 { return o.uid }) ||
+		owns(&f.umems, uid, func(o *umem) uint16 { return o.uid }) ||
+		owns(&f.uars, uid, func(o *uar) uint16 { return o.uid }) ||
+		owns(&f.eqs, uid, func(o *eq) uint16 { return o.uid }) ||
+		owns(&f.cqs, uid, func(o *cq) uint16 { return o.uid }) ||
+		owns(&f.qps, uid, func(o *qp) uint16 { return o.uid }) ||
+		owns(&f.srqs, uid, func(o *srq) uint16 { return o.uid }) ||
+		owns(&f.xrcds, uid, func(o *xrcd) uint16 { return o.uid }) ||
+		owns(&f.sets, uid, func(o *qCounters) uint16 { return o.uid })
+}
+
+func owns[T any](p *pool[T], uid uint16, of func(T) uint16) bool {
+	for _, o := range p.objs {
+		if of(o) == uid {
 			return true
 		}
 	}

@@ -72,6 +72,50 @@ const (
 	syndTableIndex
 	syndInjected
 	syndPageStarvation
+	syndEQBusy
+	syndUMEMBusy
+	syndRecord
+	syndQueuePage
+	syndMKeyTranslations
+	syndMKeyRange
+	syndMKeySignature
+	syndMKeyUMEM
+	syndMKeyAtomic
+	syndNoCQ
+	syndCQSize
+	syndCQEntry
+	syndCQBusy
+	syndCQField
+	syndOutOfCQs
+	syndNoQP
+	syndQPState
+	syndQPType
+	syndQPQueue
+	syndQPSize
+	syndQPPath
+	syndQPMTU
+	syndQPMessage
+	syndQPDepth
+	syndQPAtomic
+	syndQPField
+	syndQPOptional
+	syndOutOfQPs
+	syndNoSRQ
+	syndSRQKind
+	syndSRQSize
+	syndSRQLimit
+	syndSRQBusy
+	syndOutOfSRQs
+	syndNoXRCD
+	syndXRCDBusy
+	syndOutOfXRCDs
+	syndNoCounters
+	syndCountersBusy
+	syndOutOfCounters
+	syndRoceOff
+	syndRoceIndex
+	syndRoceAddress
+	syndVector
 	syndEnd
 )
 
@@ -113,7 +157,7 @@ var syndromes = map[synd]Syndrome{
 	syndRegisterReadOnly: {Status: prm.StatusBadParam, Text: "the register cannot be written"},
 	syndRegisterIndex:    {Status: prm.StatusBadParam, Text: "an index field of the register selects nothing"},
 	syndNoUAR:            {Status: prm.StatusBadRes, Text: "the UAR is not allocated"},
-	syndUARBusy:          {Status: prm.StatusResBusy, Text: "an event queue still uses the UAR"},
+	syndUARBusy:          {Status: prm.StatusResBusy, Text: "queues still use the UAR"},
 	syndOutOfUARs:        {Status: prm.StatusNoRes, Text: "all UARs are allocated"},
 	syndEQSize:           {Status: prm.StatusBadParam, Text: "the event queue is larger than log_max_eq_sz"},
 	syndEQVector:         {Status: prm.StatusBadIndex, Text: "the interrupt vector does not exist"},
@@ -121,7 +165,7 @@ var syndromes = map[synd]Syndrome{
 	syndNoEQ:             {Status: prm.StatusBadRes, Text: "the event queue does not exist"},
 	syndOutOfEQs:         {Status: prm.StatusNoRes, Text: "all event queues exist already"},
 	syndNoPD:             {Status: prm.StatusBadRes, Text: "the protection domain does not exist"},
-	syndPDBusy:           {Status: prm.StatusResBusy, Text: "memory keys still use the protection domain"},
+	syndPDBusy:           {Status: prm.StatusResBusy, Text: "memory keys or queues still use the protection domain"},
 	syndOutOfPDs:         {Status: prm.StatusNoRes, Text: "all protection domains are allocated"},
 	syndNoMKey:           {Status: prm.StatusBadRes, Text: "the memory key does not exist"},
 	syndMKeyMode:         {Status: prm.StatusBadParam, Text: "the memory key's access mode is not supported"},
@@ -145,6 +189,50 @@ var syndromes = map[synd]Syndrome{
 	syndTableIndex:       {Status: prm.StatusBadIndex, Text: "the table has no such index"},
 	syndInjected:         {Status: prm.StatusInternal, Text: "a fault was injected"},
 	syndPageStarvation:   {Status: prm.StatusNoRes, Text: "a fault makes firmware want more pages than it was given"},
+	syndEQBusy:           {Status: prm.StatusResBusy, Text: "completion queues still raise their events on the event queue"},
+	syndUMEMBusy:         {Status: prm.StatusResBusy, Text: "queues or doorbell records still lie in the user memory"},
+	syndRecord:           {Status: prm.StatusBadParam, Text: "the doorbell record is not aligned to 8 bytes or lies outside its user memory"},
+	syndQueuePage:        {Status: prm.StatusBadParam, Text: "the queue's page size, offset, page list or user memory does not hold its entries"},
+	syndMKeyTranslations: {Status: prm.StatusBadParam, Text: "the memory key has more translations than translations_octword_size says, or more than log_max_klm_list_size allows"},
+	syndMKeyRange:        {Status: prm.StatusBadParam, Text: "the memory key's range goes beyond the address space"},
+	syndMKeySignature:    {Status: prm.StatusBadParam, Text: "the model has no signature offload: bsf_en must be 0"},
+	syndMKeyUMEM:         {Status: prm.StatusBadParam, Text: "the model takes a memory key's translations from the command only, not from user memory"},
+	syndMKeyAtomic:       {Status: prm.StatusBadParam, Text: "the memory key allows atomics, which the device does not have"},
+	syndNoCQ:             {Status: prm.StatusBadRes, Text: "the completion queue does not exist"},
+	syndCQSize:           {Status: prm.StatusBadParam, Text: "the completion queue is larger than log_max_cq_sz"},
+	syndCQEntry:          {Status: prm.StatusBadParam, Text: "the completion queue asks for compression, an APU or an entry size that the model does not have"},
+	syndCQBusy:           {Status: prm.StatusResBusy, Text: "work queues still complete on the completion queue"},
+	syndCQField:          {Status: prm.StatusBadParam, Text: "the completion queue's field cannot be changed on this device"},
+	syndOutOfCQs:         {Status: prm.StatusNoRes, Text: "all completion queues exist already"},
+	syndNoQP:             {Status: prm.StatusBadRes, Text: "the queue pair does not exist"},
+	syndQPState:          {Status: prm.StatusBadQPState, Text: "the command is not possible in the queue pair's state"},
+	syndQPType:           {Status: prm.StatusBadParam, Text: "the queue pair's service type is not supported, or not the one it was created with"},
+	syndQPQueue:          {Status: prm.StatusBadParam, Text: "the queue pair's receive queue type does not exist or does not fit its service type"},
+	syndQPSize:           {Status: prm.StatusBadParam, Text: "a work queue is larger than log_max_qp_sz, or its stride than max_wqe_sz_rq"},
+	syndQPPath:           {Status: prm.StatusBadParam, Text: "the path names a port, P_Key, GID index or rate that does not exist, or misses what the port type needs"},
+	syndQPMTU:            {Status: prm.StatusBadParam, Text: "the path MTU does not exist or is larger than the port's"},
+	syndQPMessage:        {Status: prm.StatusBadParam, Text: "log_msg_max is larger than the capability log_max_msg"},
+	syndQPDepth:          {Status: prm.StatusBadParam, Text: "log_rra_max or log_sra_max is larger than the capability"},
+	syndQPAtomic:         {Status: prm.StatusBadParam, Text: "atomic_mode does not exist or allows sizes that atomic_size_qp lacks, or the device has no atomics"},
+	syndQPField:          {Status: prm.StatusBadParam, Text: "a field of the queue pair's context asks for what the device lacks"},
+	syndQPOptional:       {Status: prm.StatusBadParam, Text: "opt_param_mask has a bit that the transition does not take for this service type"},
+	syndOutOfQPs:         {Status: prm.StatusNoRes, Text: "log_max_qp queue pairs exist already"},
+	syndNoSRQ:            {Status: prm.StatusBadRes, Text: "the shared receive queue does not exist"},
+	syndSRQKind:          {Status: prm.StatusBadRes, Text: "the number belongs to a shared receive queue of another kind"},
+	syndSRQSize:          {Status: prm.StatusBadParam, Text: "the shared receive queue is larger than log_max_srq_sz, its stride than max_wqe_sz_rq, or its type does not exist"},
+	syndSRQLimit:         {Status: prm.StatusBadParam, Text: "the limit is not below the size of the shared receive queue"},
+	syndSRQBusy:          {Status: prm.StatusResBusy, Text: "queue pairs still receive from the shared receive queue"},
+	syndOutOfSRQs:        {Status: prm.StatusNoRes, Text: "all shared receive queues exist already"},
+	syndNoXRCD:           {Status: prm.StatusBadRes, Text: "the XRC domain does not exist"},
+	syndXRCDBusy:         {Status: prm.StatusResBusy, Text: "queues still belong to the XRC domain"},
+	syndOutOfXRCDs:       {Status: prm.StatusNoRes, Text: "all XRC domains are allocated"},
+	syndNoCounters:       {Status: prm.StatusBadRes, Text: "the set of Q counters does not exist"},
+	syndCountersBusy:     {Status: prm.StatusResBusy, Text: "queue pairs still count in the set"},
+	syndOutOfCounters:    {Status: prm.StatusNoRes, Text: "all sets of Q counters are allocated"},
+	syndRoceOff:          {Status: prm.StatusBadParam, Text: "the port has no RoCE: it is not an Ethernet port, or the roce capability is off"},
+	syndRoceIndex:        {Status: prm.StatusBadIndex, Text: "the RoCE address index is not below roce_address_table_size"},
+	syndRoceAddress:      {Status: prm.StatusBadParam, Text: "the RoCE version or layer 3 type is not among the device's"},
+	syndVector:           {Status: prm.StatusBadIndex, Text: "there is no such interrupt vector to moderate"},
 }
 
 func init() {

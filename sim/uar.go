@@ -12,14 +12,19 @@ const firstUAR = 0x10
 
 // Offsets of doorbells in a UAR page (wqe-cqe-eqe.md 6.11).
 const (
+	doorbellCQ    = 0x20
 	doorbellEQArm = 0x40
 	doorbellEQ    = 0x48
+	blueFlame     = 0x800
+	// uarUse is the part of a UAR page that has registers: a page of 4096 bytes,
+	// however far apart the pages lie.
+	uarUse = 0x1000
 )
 
 // uar is an allocated UAR page.
 type uar struct {
-	uid uint16
-	eqs int // event queues that ring here
+	uid   uint16
+	users int // queues that ring here
 }
 
 func init() {
@@ -52,14 +57,16 @@ func deallocUAR(f *function, c *call) synd {
 	switch {
 	case !ok:
 		return syndNoUAR
-	case u.eqs > 0:
+	case u.users > 0:
 		return syndUARBusy
 	}
 	f.uars.remove(n)
 	return syndOK
 }
 
-// doorbell is a store into a UAR page.
+// doorbell is a store into a UAR page. CQ and send doorbells are eight bytes;
+// hosts without 8-byte stores write the halves in ascending order, as Linux's
+// mlx5_write64 does on 32 bits.
 func (f *function) doorbell(off uint64, p []byte) {
 	page := uint32(off >> f.uarShift())
 	if _, ok := f.uars.get(page); !ok || f.fw.phase != phaseInit || f.fw.dead {
@@ -67,11 +74,51 @@ func (f *function) doorbell(off uint64, p []byte) {
 		return
 	}
 	switch reg := off & (1<<f.uarShift() - 1); {
+	case len(p) < 4 || reg >= uarUse:
+		f.count.DoorbellsIgnored++
 	case reg == doorbellEQArm && len(p) == 4:
 		f.updateEQ(page, binary.BigEndian.Uint32(p), true)
 	case reg == doorbellEQ && len(p) == 4:
 		f.updateEQ(page, binary.BigEndian.Uint32(p), false)
+	case reg&^7 == doorbellCQ:
+		if v, ok := f.doorbell64(off, p); ok {
+			f.armCQ(page, v)
+		}
+	case reg >= blueFlame:
+		f.sendDoorbell(page, reg, off, p)
 	default:
 		f.count.DoorbellsIgnored++
+	}
+}
+
+// doorbell64 puts an 8-byte doorbell together.
+func (f *function) doorbell64(off uint64, p []byte) (v uint64, ok bool) {
+	switch {
+	case len(p) == 8:
+		return binary.BigEndian.Uint64(p), true
+	case off&4 == 0:
+		f.halves[off] = binary.BigEndian.Uint32(p)
+		return 0, false
+	}
+	hi, ok := f.halves[off-4]
+	if !ok {
+		f.count.DoorbellsIgnored++
+		return 0, false
+	}
+	delete(f.halves, off-4)
+	return uint64(hi)<<32 | uint64(binary.BigEndian.Uint32(p)), true
+}
+
+// sendDoorbell is a store into the send registers. The first eight bytes of a
+// BlueFlame buffer are the doorbell; a driver may write the whole entry there,
+// and the model, which reads the entry from memory where it lies too, has no use
+// for the rest.
+func (f *function) sendDoorbell(page uint32, reg, off uint64, p []byte) {
+	buffer := uint64(1) << prm.AsCmdHCACap(f.caps.current(prm.CapGeneral)).LogBfRegSize() / 2
+	if buffer < 8 || (reg-blueFlame)&(buffer-1) >= 8 {
+		return
+	}
+	if v, ok := f.doorbell64(off, p); ok {
+		f.ringSend(page, v)
 	}
 }
