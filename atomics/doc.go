@@ -1,0 +1,29 @@
+// Package atomics knows what a ConnectX does with atomic operations: which
+// masks a WQE must carry so that a 1-, 2- or 4-byte variable changes and its
+// neighbours do not, in which byte order the responder and the reply count,
+// how large an argument may be, and when an RDMA WRITE is atomic.
+//
+//	Op ──Encode(order)──▶ Request ──▶ queues.SendQueue ──▶ device
+//	                         │                              │
+//	                      Execute (software responder)   reply bytes
+//	                         │                              │
+//	                         └──────── Extract ◀────────────┘
+//
+// An Op says what is wanted in the terms of the variable: its address, its size,
+// its old and new value. A Request is what a masked atomic WQE says: an aligned
+// word, and operands with masks in its numbers. Encode goes from one to the
+// other, Extract gets the old value out of the returned word, Execute is a
+// responder in software, and Apply does the Op itself on memory without any
+// masks: it is what the others are measured against.
+//
+// Caps holds the device's atomic capabilities and the rules that follow from
+// them. Probe finds the byte orders on the device itself; a Client uses what
+// Probe found. Package litmus, below, proves what a device guarantees.
+//
+// Numbers are read from memory in the memory order the device uses (Order): on
+// a device that treats its words as big-endian numbers, a 2-byte counter is two
+// bytes with the most significant one first, whatever the host is.
+//
+// Sources: decisions A1 to A10 and prm/atomics.md, which name theirs (Linux
+// qp.h and main.c, rdma-core qp.c, UCX ib_mlx5.h, a public hardware probe).
+package atomics
