@@ -163,8 +163,8 @@ func (c *Config) decodeStandard(id uint8, off int) error {
 		if ok, err := c.have(off, 8); !ok {
 			return err
 		}
-		cap, ctl := c.u16(off+2), c.u16(off+4)
-		c.PM = &PM{Offset: off, Version: uint8(cap & 7), D1: cap&(1<<9) != 0, D2: cap&(1<<10) != 0,
+		pmc, ctl := c.u16(off+2), c.u16(off+4)
+		c.PM = &PM{Offset: off, Version: uint8(pmc & 7), D1: pmc&(1<<9) != 0, D2: pmc&(1<<10) != 0,
 			State: uint8(ctl & 3), NoSoftReset: ctl&(1<<3) != 0}
 	case CapMSI:
 		if ok, err := c.have(off, 4); !ok {

@@ -139,15 +139,15 @@ func (c *Config) decodeExtended(id uint16, off int) error {
 	case ExtCapARI:
 		c.ARI = &ARI{off, uint8(c.u16(off+4) >> 8)}
 	case ExtCapATS:
-		cap, ctl := c.u16(off+4), c.u16(off+6)
-		a := &ATS{Offset: off, Enabled: ctl&(1<<15) != 0, QueueDepth: int(cap & 0x1f), STU: 4096 << (ctl & 0x1f)}
+		what, ctl := c.u16(off+4), c.u16(off+6)
+		a := &ATS{Offset: off, Enabled: ctl&(1<<15) != 0, QueueDepth: int(what & 0x1f), STU: 4096 << (ctl & 0x1f)}
 		if a.QueueDepth == 0 { // 0 stands for 32
 			a.QueueDepth = 32
 		}
 		c.ATS = a
 	case ExtCapSRIOV:
-		cap, ctl := c.u32(off+4), c.u16(off+8)
-		s := &SRIOV{Offset: off, VFMigration: cap&1 != 0, VFEnabled: ctl&1 != 0, VFMemory: ctl&(1<<3) != 0, ARIHierarchy: ctl&(1<<4) != 0,
+		what, ctl := c.u32(off+4), c.u16(off+8)
+		s := &SRIOV{Offset: off, VFMigration: what&1 != 0, VFEnabled: ctl&1 != 0, VFMemory: ctl&(1<<3) != 0, ARIHierarchy: ctl&(1<<4) != 0,
 			InitialVFs: int(c.u16(off + 0xc)), TotalVFs: int(c.u16(off + 0xe)), NumVFs: int(c.u16(off + 0x10)),
 			FirstVF: int(c.u16(off + 0x14)), Stride: int(c.u16(off + 0x16)), VFDeviceID: c.u16(off + 0x1a),
 			PageSizes: c.u32(off + 0x1c), SystemPage: c.u32(off + 0x20)}

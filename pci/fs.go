@@ -106,7 +106,7 @@ func (OS) Lock(name string) (io.Closer, error) {
 			return nil, err
 		}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			f.Close()
+			_ = f.Close()
 			return nil, &fs.PathError{Op: "flock", Path: name, Err: err}
 		}
 		// The previous holder removes the file while it still holds the lock;
@@ -118,7 +118,7 @@ func (OS) Lock(name string) (io.Closer, error) {
 				return &fileLock{f}, nil
 			}
 		}
-		f.Close()
+		_ = f.Close()
 		if err != nil && !os.IsNotExist(err) {
 			return nil, err
 		}

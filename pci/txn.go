@@ -88,7 +88,7 @@ func (t *txn) acquire() error {
 // the goroutine that waits for the write.
 func (t *txn) release() {
 	if t.lock != nil {
-		t.lock.Close() // at worst an empty file stays; the lock itself is gone
+		_ = t.lock.Close() // at worst an empty file stays; the lock itself is gone
 		t.lock = nil
 	}
 }
@@ -143,7 +143,7 @@ func (t *txn) write(ctx context.Context, action, path, value string) error {
 			go func() { // owned by the holder of p, who waits on p.done
 				<-wrote
 				if lock != nil {
-					lock.Close()
+					_ = lock.Close() // as in release
 				}
 				close(p.done)
 			}()

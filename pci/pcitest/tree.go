@@ -158,9 +158,9 @@ func (t *Tree) Add(s Spec) {
 	if s.Resource == "" {
 		s.Resource = "0x00000000a0000000 0x00000000a1ffffff 0x000000000014220c\n" // 32 MiB, 64-bit, prefetchable
 	}
-	real := "sys/devices/pci" + s.BDF[:7] + "/" + s.BDF
-	t.Mkdir(real)
-	t.Link(Device(s.BDF), real)
+	folder := "sys/devices/pci" + s.BDF[:7] + "/" + s.BDF
+	t.Mkdir(folder)
+	t.Link(Device(s.BDF), folder)
 	dev := Device(s.BDF)
 	attrs := map[string]string{
 		"vendor": fmt.Sprintf("0x%04x\n", s.Vendor), "device": fmt.Sprintf("0x%04x\n", s.Device),
@@ -198,7 +198,7 @@ func (t *Tree) Add(s Spec) {
 		g := "sys/kernel/iommu_groups/" + strconv.Itoa(s.Group)
 		t.Write(g+"/type", "DMA-FQ\n")
 		t.Write(g+"/reserved_regions", "0x00000000fee00000 0x00000000feefffff msi\n")
-		t.Link(g+"/devices/"+s.BDF, real)
+		t.Link(g+"/devices/"+s.BDF, folder)
 		t.Link(dev+"/iommu_group", g)
 	}
 	for _, n := range s.Netdevs {
