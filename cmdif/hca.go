@@ -11,8 +11,8 @@ import (
 // Function names whose resources a command is about. The zero value is the
 // function itself; on a PF, n+1 is VF n (Linux pagealloc.c).
 type Function struct {
-	ID          uint16
-	EmbeddedCPU bool // as the device delivered it
+	ID          uint16 `json:"id"`
+	EmbeddedCPU bool   `json:"embedded_cpu"` // as the device delivered it
 }
 
 // leastOut is the shortest reply accepted: the inline part.

@@ -50,12 +50,12 @@ type BufferOptions struct {
 
 // SpaceStats count what an AddressSpace has done and holds.
 type SpaceStats struct {
-	Mappings    int    // mappings that exist now
-	MapCalls    uint64 // successful Mapper.Map calls so far
-	UnmapCalls  uint64 // successful Mapper.Unmap calls so far
-	MappedBytes uint64 // bytes mapped now
-	LiveBuffers int    // buffers allocated and not freed
-	LiveBytes   uint64 // their bytes, as rounded up by the allocator
+	Mappings    int    `json:"mappings"`     // mappings that exist now
+	MapCalls    uint64 `json:"map_calls"`    // successful Mapper.Map calls so far
+	UnmapCalls  uint64 `json:"unmap_calls"`  // successful Mapper.Unmap calls so far
+	MappedBytes uint64 `json:"mapped_bytes"` // bytes mapped now
+	LiveBuffers int    `json:"live_buffers"` // buffers allocated and not freed
+	LiveBytes   uint64 `json:"live_bytes"`   // their bytes, as rounded up by the allocator
 }
 
 // granule is the unit of allocation inside slabs: one cache line, so that two

@@ -116,13 +116,13 @@ type DMALimits struct {
 // DeviceInfo describes an opened function.
 type DeviceInfo struct {
 	// Name identifies the function in messages: a BDF, a socket, a model name.
-	Name string
+	Name string `json:"name"`
 	// Backend is "type1", "iommufd", "noiommu", "sysfs", "vfio-user" or "sim".
-	Backend string
-	Regions int
-	IRQs    int
+	Backend string `json:"backend"`
+	Regions int    `json:"regions"`
+	IRQs    int    `json:"irqs"`
 	// CanReset says that Reset works.
-	CanReset bool
+	CanReset bool `json:"can_reset"`
 }
 
 // RegionInfo describes a region.
