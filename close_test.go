@@ -189,6 +189,27 @@ func TestQuarantineOutlivesClose(t *testing.T) {
 	})
 }
 
+// A device that stops answering while page requests are queued: nothing is
+// booked after the claims were dropped.
+func TestIsolatedWithPageRequests(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		c := chip(t, "sim:cx5")
+		h, err := mlxvfio.Open(t.Context(), c.Function(0), mlxvfio.Options{})
+		require.NoError(t, err)
+		require.NoError(t, c.SetFault("lost", "MANAGE_PAGES"))
+		for range 5 {
+			require.True(t, c.RequestPages(0, 100))
+		}
+		sleep(1)
+		require.Equal(t, 4, h.Stats().PageRequests, "one is stuck, the others wait")
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		as[*mlxvfio.CloseError](t, h.Close(ctx))
+		drivertest.Balanced(t, h.Ledger())
+		spotless(c, 0)(t)
+	})
+}
+
 // Pages that come back with an answer nobody waits for any more are booked.
 func TestLateReclaim(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
