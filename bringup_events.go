@@ -292,7 +292,7 @@ type InterruptError struct {
 
 // Error names the vector and what to look at.
 func (e *InterruptError) Error() string {
-	return fmt.Sprintf("the interrupt of EQN %d (MSI-X vector %d) did not arrive, its event did; check interrupt remapping (dmesg: DMAR, AMD-Vi) and /proc/interrupts, or open with Options.Polled", e.EQN, e.Vector)
+	return fmt.Sprintf("the interrupt of EQN %d (MSI-X vector %d) did not arrive, its event did; check interrupt remapping (dmesg: DMAR, AMD-Vi) and /proc/interrupts, or do without interrupts (--polled, Options.Polled)", e.EQN, e.Vector)
 }
 
 // EQStateError says that firmware finds an event queue broken.

@@ -28,6 +28,7 @@ type app struct {
 	logLevel string
 	timeout  time.Duration
 	record   string
+	polled   bool
 
 	pci   pci.Options        // where functions are looked for; tests point it elsewhere
 	begun bool               // a verb runs: what fails from here on is no usage error of cobra's
@@ -110,6 +111,7 @@ busy or no IOMMU, 4 not supported by this device, 130 interrupted.`,
 	f.BoolVar(&a.json, "json", false, "print JSON (one object, or one a line) instead of text; errors too")
 	f.StringVar(&a.logLevel, "log-level", "", "log to standard error: debug, info, warn or error (default: silent)")
 	f.DurationVar(&a.timeout, "timeout", 0, "give up after this time, e.g. 30s (default: the device's own deadlines)")
+	f.BoolVar(&a.polled, "polled", false, "use no interrupts: poll command completions and events")
 	f.StringVar(&a.record, "record", "", "write every access to the device to this file as JSON lines")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err.Error()} })
 	root.AddCommand(a.verbs()...)

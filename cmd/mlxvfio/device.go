@@ -34,6 +34,7 @@ func (a *app) withDevice(ctx context.Context, dev string, o mlxvfio.Options, fn 
 			Remedy: fmt.Sprintf("sysfs only reads: mlxvfio bind %v, then use %v", arg.bdf, arg.bdf)}, t.Close())
 	}
 	o.Logger = a.logger()
+	o.Polled = o.Polled || a.polled
 	h, err := mlxvfio.Open(ctx, t, o)
 	if err != nil {
 		return err

@@ -363,3 +363,11 @@ func TestLogLevel(t *testing.T) {
 	}
 	require.Empty(t, cli(t, "info", "sim").err, "silent by default")
 }
+
+// TestPolled: --polled brings the function up without interrupts, and says so.
+func TestPolled(t *testing.T) {
+	r := object(t, "selftest/1", "selftest", "sim", "--polled")
+	require.Equal(t, "polled", r["mode"])
+	require.Zero(t, r["vectors"])
+	require.Equal(t, "pass", r["verdict"])
+}
