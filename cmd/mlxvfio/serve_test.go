@@ -144,22 +144,22 @@ func TestControl(t *testing.T) {
 	require.NoError(t, err)
 	defer c.Close()
 	in := bufio.NewScanner(c)
-	for line, want := range map[string]string{
-		"":                     "error no word",
-		"dance":                `error unknown word "dance"`,
-		"fault":                "error want: fault NAME",
-		"fault nosuch":         `error simulated device: unknown fault "nosuch"`,
-		"fault late@NOP=soon":  "error simulated device: bad fault",
-		"clear nosuch":         "error simulated device: unknown fault",
-		"clear late reorder":   "error want: clear [NAME]",
-		"state now":            "error want: state",
-		"fault late@NOP=5ms\r": "ok",
-		"clear":                "ok",
+	for _, x := range []struct{ line, want string }{
+		{"", "error no word"},
+		{"dance", `error unknown word "dance"`},
+		{"fault", "error want: fault NAME"},
+		{"fault nosuch", `error simulated device: unknown fault "nosuch"`},
+		{"fault late@NOP=soon", "error simulated device: bad fault"},
+		{"clear nosuch", "error simulated device: unknown fault"},
+		{"clear late reorder", "error want: clear [NAME]"},
+		{"state now", "error want: state"},
+		{"fault late@NOP=5ms\r", "ok"},
+		{"clear", "ok"},
 	} {
-		_, err := c.Write([]byte(line + "\n"))
+		_, err := c.Write([]byte(x.line + "\n"))
 		require.NoError(t, err)
 		require.True(t, in.Scan())
-		require.True(t, strings.HasPrefix(in.Text(), want), "%q: %q", line, in.Text())
+		require.True(t, strings.HasPrefix(in.Text(), x.want), "%q: %q", x.line, in.Text())
 	}
 	_, err = c.Write([]byte("fault reorder\nstate\n"))
 	require.NoError(t, err)
