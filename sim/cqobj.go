@@ -33,8 +33,8 @@ type cq struct {
 	ctx      prm.CQC // as created or modified; QUERY_CQ adds what lives
 	eq       *eq     // hears of completions
 	buf      buffer
-	umems    []*umem // user memory it lies in
-	dbr      uint64  // bus address of the doorbell record
+	mem, rec *umem  // user memory of buffer and doorbell record; nil: by address
+	dbr      uint64 // bus address of the doorbell record
 	logSize  uint
 	entry    uint64 // bytes of one entry: 64 or 128
 	producer uint32 // 24 bits

@@ -55,8 +55,8 @@ type qp struct {
 	recvCQ       *cq
 	srq          *srq // nil: an own receive queue, or none
 	sq, rq       workQueue
-	dbr          uint64 // bus address of the doorbell record: receive counter, send counter
-	umems        []*umem
+	dbr          uint64     // bus address of the doorbell record: receive counter, send counter
+	mem, rec     *umem      // user memory of buffer and doorbell record; nil: by address
 	rlkey        bool       // the reserved lkey may be used
 	signs        bool       // WQEs carry signatures
 	index        uint32     // user_index, for completions where cqe_version is 1

@@ -27,13 +27,13 @@ type srq struct {
 	wq    workQueue
 	// linked: each entry begins with a next segment and entries are taken along
 	// it; else in order.
-	linked bool
-	rlkey  bool   // entries may use the reserved lkey
-	limit  uint16 // limit event when fewer entries are left; 0 is off
-	dbr    uint64 // bus address of the doorbell record
-	umems  []*umem
-	users  int  // QPs that receive from it
-	failed bool // a catastrophic error: nothing is taken any more
+	linked   bool
+	rlkey    bool   // entries may use the reserved lkey
+	limit    uint16 // limit event when fewer entries are left; 0 is off
+	dbr      uint64 // bus address of the doorbell record
+	mem, rec *umem  // user memory of buffer and doorbell record; nil: by address
+	users    int    // QPs that receive from it
+	failed   bool   // a catastrophic error: nothing is taken any more
 
 	// The engine's own: how many entries it has taken (16 bits, like the record)
 	// and, of a linked queue, the index of the next one.

@@ -86,6 +86,7 @@ const (
 	syndCQEntry
 	syndCQBusy
 	syndCQField
+	syndCQShrink
 	syndOutOfCQs
 	syndNoQP
 	syndQPState
@@ -203,6 +204,7 @@ var syndromes = map[synd]Syndrome{
 	syndCQEntry:          {Status: prm.StatusBadParam, Text: "the completion queue asks for compression, an APU or an entry size that the model does not have"},
 	syndCQBusy:           {Status: prm.StatusResBusy, Text: "work queues still complete on the completion queue"},
 	syndCQField:          {Status: prm.StatusBadParam, Text: "the completion queue's field cannot be changed on this device"},
+	syndCQShrink:         {Status: prm.StatusBadSizeOutsCQEs, Text: "the unpolled completions do not fit the new size"},
 	syndOutOfCQs:         {Status: prm.StatusNoRes, Text: "all completion queues exist already"},
 	syndNoQP:             {Status: prm.StatusBadRes, Text: "the queue pair does not exist"},
 	syndQPState:          {Status: prm.StatusBadQPState, Text: "the command is not possible in the queue pair's state"},
