@@ -1,0 +1,242 @@
+package queues
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/mlxvfio/mlxvfio/internal/prm"
+	"github.com/mlxvfio/mlxvfio/vfio"
+)
+
+// SendQueueConfig is what a send queue is made of.
+type SendQueueConfig struct {
+	// QPN is the number of the queue pair.
+	QPN uint32
+	// Ring is 64 << LogWQEBB bytes that the device reads WQEs from.
+	Ring vfio.Mem
+	// Record is the 8-byte doorbell record of the queue pair; the queue writes
+	// its second word.
+	Record vfio.Mem
+	// LogWQEBB is log2 of the number of 64-byte blocks, 0 … 15.
+	LogWQEBB uint8
+	// MaxWQE is the largest WQE in bytes (capability max_wqe_sz_sq); 0 and
+	// anything above MaxWQEBytes mean MaxWQEBytes.
+	MaxWQE int
+	// UAR is the page whose register is rung. Nil puts a page of ordinary memory
+	// in its place: the queue then works without a device.
+	UAR *UAR
+	// BlueFlame writes a WQE that is posted alone, and fits one buffer, to the
+	// register instead of its first 8 bytes. It pays off on a write-combining
+	// mapping only (docs/ordering.md), and the UAR must be this queue's alone.
+	BlueFlame bool
+	// BlueFlameSize is the size of one of the two buffers in bytes
+	// (2^(log_bf_reg_size−1)); 0 is DefaultBlueFlameSize.
+	BlueFlameSize int
+}
+
+// SendQueue is the ring of send WQEs of a queue pair. Its methods write WQEs into
+// the ring; Ring tells the device about all that were written since the last
+// one. Neither takes a lock or allocates, unless it refuses.
+//
+// Every WQE bears a number of the caller's, wrid, which comes back in its
+// Completion. Only Signalled WQEs complete visibly; each retires all before it.
+//
+// A SendQueue belongs to one caller at a time, together with the CQ it completes
+// on.
+type SendQueue struct {
+	buf   []byte
+	slots []sqSlot
+	// pi and ci count blocks: written by us, and retired. They run freely; the
+	// device sees their low 16 bits, and a slot is found by masking.
+	pi, ci     uint32
+	size, mask uint32
+	first8     uint64 // the first control quadword of the newest WQE: the doorbell's value
+	qpn8       uint32 // QPN << 8
+	atomicMax  uint64 // limit of the write rule; 0 = none
+	rung       uint32 // pi of the last doorbell
+	maxDS      int
+	bf, bfSize uint64 // next BlueFlame buffer, and the size of one
+	blueFlame  bool
+	dead       bool
+	rec        record
+	db         doorbell
+}
+
+// sqSlot is what is kept of a WQE, at the slot of its first block.
+type sqSlot struct {
+	wrid uint64
+	tag  uint32 // low 16 bits of its pi, and its number of blocks << 16
+}
+
+// NewSendQueue makes the software side of a send queue. Ring and Record must
+// live as long as the queue is used.
+func NewSendQueue(c SendQueueConfig) (*SendQueue, error) {
+	if c.LogWQEBB > 15 {
+		return nil, fmt.Errorf("make a send queue of 2^%d blocks: %w; 15 is the most that 16-bit counters allow", c.LogWQEBB, vfio.ErrRange)
+	}
+	size := 1 << c.LogWQEBB
+	if c.Ring.Len() != size*WQEBB || c.Record.Len() < RecordSize {
+		return nil, fmt.Errorf("make a send queue of %d blocks: %w: the ring has %d bytes and needs %d, the record has %d and needs %d",
+			size, vfio.ErrRange, c.Ring.Len(), size*WQEBB, c.Record.Len(), RecordSize)
+	}
+	if c.MaxWQE <= 0 || c.MaxWQE > MaxWQEBytes {
+		c.MaxWQE = MaxWQEBytes
+	}
+	if c.BlueFlameSize <= 0 {
+		c.BlueFlameSize = DefaultBlueFlameSize
+	}
+	q := &SendQueue{
+		buf: c.Ring.Bytes(), slots: make([]sqSlot, size), size: uint32(size), mask: uint32(size) - 1,
+		qpn8: c.QPN << 8, maxDS: c.MaxWQE / wqeUnit,
+		bfSize: uint64(c.BlueFlameSize), blueFlame: c.BlueFlame,
+		rec: newRecord(c.Record), db: newDoorbell(c.UAR),
+	}
+	return q, nil
+}
+
+// QPN is the number of the queue pair.
+func (q *SendQueue) QPN() uint32 { return q.qpn8 >> 8 }
+
+// Size is the number of 64-byte blocks of the ring.
+func (q *SendQueue) Size() int { return int(q.size) }
+
+// Free is the number of blocks that can be written before the queue is full.
+func (q *SendQueue) Free() int { return int(q.size - (q.pi - q.ci)) }
+
+// Pending is the number of blocks written since the last doorbell.
+func (q *SendQueue) Pending() int { return int(q.pi - q.rung) }
+
+// Index is the WQE index the next WQE will have: the low 16 bits of the count of
+// blocks written so far. Wait and SendEnable name WQEs of other queues by it.
+func (q *SendQueue) Index() uint16 { return uint16(q.pi) }
+
+// SetPeerAtomic tells the queue up to how many bytes, a power of two, the peer
+// carries out a write atomically (its atomic_mode, if it has atomic writes
+// enabled). From then on a write with (address mod max) + length > max is
+// refused with ErrNotAtomicWrite unless it bears NonAtomic. 0 lifts the rule.
+func (q *SendQueue) SetPeerAtomic(max int) {
+	if max < 0 || max&(max-1) != 0 {
+		panic(fmt.Sprintf("queues: SetPeerAtomic(%d): not a power of two", max))
+	}
+	q.atomicMax = uint64(max)
+}
+
+// PeerAtomic is the limit of the write rule, 0 for none.
+func (q *SendQueue) PeerAtomic() int { return int(q.atomicMax) }
+
+// Ring tells the device about every WQE written since the last call: WQEs, then
+// the doorbell record, then the register (docs/ordering.md). With nothing new it
+// does nothing.
+func (q *SendQueue) Ring() {
+	pi := q.pi
+	if pi == q.rung {
+		return
+	}
+	toDevice()
+	q.rec.store(recordSend, pi&0xffff)
+	toDevice()
+	if q.blueFlame && q.ringBlueFlame() {
+		return
+	}
+	q.rung = pi
+	q.db.ring(UARBlueFlame+q.bf, q.first8)
+	q.bf ^= q.bfSize
+}
+
+// ringBlueFlame writes the whole WQE to the register, if it is alone, fits, and
+// does not wrap.
+func (q *SendQueue) ringBlueFlame() bool {
+	n := q.pi - q.rung
+	first := q.rung & q.mask
+	if q.slots[first].tag>>16 != n || uint64(n)*WQEBB > q.bfSize || first+n > q.size {
+		return false
+	}
+	q.db.copyWC(UARBlueFlame+q.bf, q.buf[first*WQEBB:(first+n)*WQEBB])
+	q.rung = q.pi
+	q.bf ^= q.bfSize
+	return true
+}
+
+// Reset forgets every WQE: for a queue pair that is back in state RESET.
+func (q *SendQueue) Reset() {
+	q.pi, q.ci, q.rung, q.bf = 0, 0, 0, 0
+	q.rec.store(recordSend, 0)
+}
+
+// RetireAll counts every WQE as completed, as if a completion of the newest had
+// been polled: for measurements without a device.
+func (q *SendQueue) RetireAll() { q.ci = q.pi }
+
+// close makes every later post answer vfio.ErrClosed; the ring's memory may then
+// go.
+func (q *SendQueue) close() {
+	q.dead, q.size, q.ci, q.pi, q.rung = true, 0, 0, 0, 0
+	q.buf = nil
+}
+
+// full is why there is no room.
+//
+//go:noinline
+func (q *SendQueue) full() error {
+	if q.dead {
+		return vfio.ErrClosed
+	}
+	return ErrQueueFull
+}
+
+// refuse is the error of a WQE that must not be posted.
+//
+//go:noinline
+func (q *SendQueue) refuse(op prm.WQEOpcode, err error, format string, a ...any) error {
+	return &PostError{QPN: q.QPN(), Opcode: op, Detail: fmt.Sprintf(format, a...), Err: err}
+}
+
+// block is the ring memory of the block with this running number.
+func (q *SendQueue) block(pi uint32) *[WQEBB]byte {
+	return (*[WQEBB]byte)(q.buf[int(pi&q.mask)*WQEBB:])
+}
+
+// ctrl0 is the first quadword of a control segment as a number; the caller adds
+// opmod << 56, opcode << 32 and ds, which are constants there.
+func (q *SendQueue) ctrl0(pi uint32) uint64 { return uint64(pi&0xffff)<<40 | uint64(q.qpn8) }
+
+// put64 stores a big-endian quadword at byte off of a block.
+func put64(w *[WQEBB]byte, off int, v uint64) { binary.BigEndian.PutUint64(w[off:off+8], v) }
+
+// commit makes a WQE of n blocks part of the queue. c0 is its first quadword.
+func (q *SendQueue) commit(pi, n uint32, c0, wrid uint64) {
+	s := &q.slots[pi&q.mask]
+	s.wrid, s.tag = wrid, pi&0xffff|n<<16
+	q.first8 = c0
+	q.pi = pi + n
+}
+
+// retire takes every WQE up to the one with this index as completed and gives
+// the number of that one. It is false if no such WQE is outstanding.
+func (q *SendQueue) retire(index uint16) (wrid uint64, ok bool) {
+	ci := q.ci
+	d := uint32(index - uint16(ci))
+	s := &q.slots[uint32(index)&q.mask]
+	if d >= q.pi-ci || s.tag&0xffff != uint32(index) {
+		return 0, false
+	}
+	q.ci = ci + d + s.tag>>16
+	return s.wrid, true
+}
+
+// snapshot is a copy of the WQE with this index, nil if it is not outstanding.
+func (q *SendQueue) snapshot(index uint16) []byte {
+	s := &q.slots[uint32(index)&q.mask]
+	d := uint32(index - uint16(q.ci))
+	if d >= q.pi-q.ci || s.tag&0xffff != uint32(index) {
+		return nil
+	}
+	var b []byte
+	for i := range s.tag >> 16 {
+		b = append(b, q.block(uint32(index) + i)[:]...)
+	}
+	if n := int(b[7]&maxDS) * wqeUnit; n > 0 && n < len(b) {
+		b = b[:n]
+	}
+	return b
+}
