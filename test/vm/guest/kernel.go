@@ -8,8 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"runtime"
+	"slices"
 	"sort"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -100,6 +103,47 @@ func sysfsWrite(path, value string) error {
 	return within(sysfsLimit, func() error { return os.WriteFile(path, []byte(value), 0) })
 }
 
+// interrupts counts, for each MSI-X vector that vfio-pci has attached for the function, what /proc/interrupts has seen.
+func interrupts(bdf string) map[int]int { return countInterrupts(readFile("/proc/interrupts"), bdf) }
+
+// interruptName is how vfio-pci names a vector (Linux vfio_pci_intrs.c): vfio-msix[0](0000:01:00.0).
+var interruptName = regexp.MustCompile(`vfio-msix\[(\d+)\]\((\S+)\)`)
+
+func countInterrupts(table, bdf string) map[int]int {
+	out := map[int]int{}
+	for line := range strings.Lines(table) {
+		m := interruptName.FindStringSubmatch(line)
+		if m == nil || m[2] != bdf {
+			continue
+		}
+		vector, err := strconv.Atoi(m[1])
+		if err != nil {
+			continue
+		}
+		out[vector] = 0
+		for _, f := range strings.Fields(line)[1:] { // one column for each processor
+			n, err := strconv.Atoi(f)
+			if err != nil {
+				break
+			}
+			out[vector] += n
+		}
+	}
+	return out
+}
+
+// freeHugePages is how many of the reserved pages nobody uses.
+func freeHugePages() int {
+	for line := range strings.Lines(readFile("/proc/meminfo")) {
+		if f := strings.Fields(line); len(f) == 2 && f[0] == "HugePages_Free:" {
+			if n, err := strconv.Atoi(f[1]); err == nil {
+				return n
+			}
+		}
+	}
+	return -1
+}
+
 // driverState is what bind changes and unbind must restore.
 func driverState(bdf string) string {
 	return fmt.Sprintf("driver %q, driver_override %q", driverOf(bdf), readFile(sysfs(bdf, "driver_override")))
@@ -145,8 +189,8 @@ func groupFree(bdf string) error {
 	return fmt.Errorf("open %s: %w", node, err)
 }
 
-// vfioUsers names the processes that hold a VFIO container, group or device open.
-func vfioUsers() []string {
+// vfioUsers names the processes, but for the exempt ones, that hold a VFIO container, group or device open.
+func vfioUsers(exempt ...*process) []string {
 	var out []string
 	fds, err := filepath.Glob("/proc/[0-9]*/fd/*")
 	if err != nil {
@@ -156,6 +200,9 @@ func vfioUsers() []string {
 		t, err := os.Readlink(fd)
 		if err == nil && (strings.HasPrefix(t, "/dev/vfio/") || strings.Contains(t, "[vfio-device]")) {
 			pid := strings.Split(fd, "/")[2]
+			if slices.ContainsFunc(exempt, func(p *process) bool { return strconv.Itoa(p.cmd.Process.Pid) == pid }) {
+				continue
+			}
 			out = append(out, fmt.Sprintf("%s (%s): %s", pid, readFile("/proc/"+pid+"/comm"), t))
 		}
 	}

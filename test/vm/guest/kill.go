@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
 	"time"
@@ -21,12 +22,52 @@ func kill(b *bench) {
 		if !ok {
 			continue
 		}
-		o := p.kill()
-		ws, isWait := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
-		b.check(stage+"/killed", isWait && ws.Signaled() && ws.Signal() == syscall.SIGKILL, "%v", o.failure)
-		if b.released(stage+"/released", bdf) {
-			b.selftest(stage+"/clean-run", bdf)
+		b.killed(stage, bdf, p)
+	}
+}
+
+// killed kills a run that is going on, and wants the next one to be clean.
+func (b *bench) killed(name, bdf string, p *process) {
+	o := p.kill()
+	if errors.Is(o.failure, errUnkillable) {
+		b.check(name+"/killed", false, "%v", o.failure)
+		return
+	}
+	ws, isWait := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	b.check(name+"/killed", isWait && ws.Signaled() && ws.Signal() == syscall.SIGKILL, "%v", errText(o.failure))
+	left := interrupts(bdf)
+	if b.released(name+"/released", bdf) && b.check(name+"/interrupts-gone", len(left) == 0, "%v", left) {
+		b.selftest(name+"/clean-run", bdf)
+	}
+}
+
+// killRunning: SIGKILL at moments that the program has not chosen, from its start through its bring-up, its checks and its
+// teardown: the moments divide the time of a whole run.
+func killRunning(b *bench) {
+	bdf := b.bdfs[0]
+	const moments = 12
+	if !b.onVFIO(bdf) {
+		return
+	}
+	start := time.Now()
+	if !b.selftest("measure", bdf) {
+		return
+	}
+	whole := time.Since(start)
+	for i := range moments {
+		after := whole * time.Duration(i+1) / (moments + 1)
+		name := fmt.Sprintf("at-%02d", i+1)
+		b.step("%s: after %v of %v", name, after, whole)
+		p, err := launch(nil, program, "selftest", bdf, "--json")
+		if !b.check(name, err == nil, "%v", errText(err)) {
+			return
 		}
+		time.Sleep(after)
+		if !p.alive() { // it was faster than the one that was measured
+			b.judged(name+"/done", bdf, p.wait(cliLimit))
+			continue
+		}
+		b.killed(name, bdf, p)
 	}
 }
 
@@ -66,6 +107,9 @@ func restore(b *bench) {
 	if !b.check("host-driver", err == nil && driverOf(bdf) == host, "%v after %.1f s, %s", errText(err), time.Since(start).Seconds(), before) {
 		return
 	}
+	if o, ok := b.works("info-sysfs", "info", "sysfs:"+bdf, "--json"); ok { // beside the host's driver
+		b.sameFirmware("info-sysfs", bdf, o)
+	}
 	home := func(name string) bool {
 		if _, ok := b.works(name, "unbind", bdf); !ok {
 			return false
@@ -78,10 +122,8 @@ func restore(b *bench) {
 	}
 	b.check("bound", driverOf(bdf) == "vfio-pci" && len(journals(bdf)) == 1, "%s, journals %v", driverState(bdf), journals(bdf))
 	b.selftest("selftest", bdf)
-	if stages := b.stages(); len(stages) > 0 {
-		if p, ok := b.stopAt("killed", bdf, stages[len(stages)-1]); ok {
-			p.kill()
-		}
+	if p, ok := b.holdUp("killed", bdf); ok {
+		p.kill()
 	}
 	if !home("unbind") {
 		return

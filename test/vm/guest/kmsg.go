@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -96,6 +97,25 @@ func wholeLog() string {
 		fmt.Fprintf(&b, "<%d>[%5d.%06d] %s\n", r.level, r.usec/1e6, r.usec%1e6, r.text)
 	}
 	return b.String()
+}
+
+// without takes the expected complaints out of c, and tells which of them never came.
+func without(c, expected []string) (rest, missing []string) {
+	seen := map[string]bool{}
+	for _, line := range c {
+		i := slices.IndexFunc(expected, func(e string) bool { return strings.Contains(line, e) })
+		if i < 0 {
+			rest = append(rest, line)
+			continue
+		}
+		seen[expected[i]] = true
+	}
+	for _, e := range expected {
+		if !seen[e] {
+			missing = append(missing, e)
+		}
+	}
+	return rest, missing
 }
 
 var (

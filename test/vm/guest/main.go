@@ -183,8 +183,13 @@ func work() {
 		rep.check("worker/command-line", false, "%v", err)
 		return
 	}
-	b := &bench{reporter: rep, bdfs: functions(vendorMellanox), mods: &modules{}}
-	ok := rep.check("worker/functions", len(b.bdfs) == run.Devices, "%d functions of vendor %s, want %d: %v", len(b.bdfs), vendorMellanox, run.Devices, b.bdfs)
+	b := &bench{reporter: rep, bdfs: functions(vendorMellanox), firmware: map[string]string{}, models: map[string]string{}, mods: &modules{}}
+	for i, m := range run.Models {
+		if i < len(b.bdfs) {
+			b.models[b.bdfs[i]], b.firmware[b.bdfs[i]] = m.Words, m.Firmware
+		}
+	}
+	ok := rep.check("worker/functions", len(b.bdfs) == len(run.Models), "%d functions of vendor %s, want %d: %v", len(b.bdfs), vendorMellanox, len(run.Models), b.bdfs)
 	for _, m := range []string{"vfio_iommu_type1", "vfio_pci"} {
 		err := b.mods.load(m, "")
 		ok = rep.check("worker/load-"+m, err == nil, "%v", errText(err)) && ok

@@ -105,7 +105,7 @@ func (p *process) outcome(err error) outcome {
 // printed waits until the program's standard output has the text, the program ends, or limit is over.
 func (p *process) printed(text string, limit time.Duration) bool {
 	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if strings.Contains(readFile(p.out.Name()), text) {
+		if strings.Contains(readFile(p.out.Name())+"\n", text) { // readFile trims the last newline
 			return true
 		}
 		if !p.alive() {

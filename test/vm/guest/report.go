@@ -52,10 +52,18 @@ func (r *reporter) skip(name, format string, args ...any) {
 // bench is what scenarios work with: the report, prefixed with the scenario's name, and the functions under test.
 type bench struct {
 	*reporter
-	name string
-	bdfs []string
-	mods *modules
+	name     string
+	bdfs     []string
+	firmware map[string]string // version by BDF, as the model says it
+	models   map[string]string // words by BDF, as the model was started
+	mods     *modules
+
+	stageNames []string // once the program was asked
+	expected   []string // what the kernel's log will complain about, rightly
 }
+
+// expect announces a complaint of the kernel that holds the text: it must come, and it is no failure.
+func (b *bench) expect(text string) { b.expected = append(b.expected, text) }
 
 func (b *bench) check(name string, ok bool, format string, args ...any) bool {
 	return b.reporter.check(b.name+"/"+name, ok, format, args...)
@@ -81,7 +89,7 @@ func (b *bench) scenario(name string) bool {
 		b.reporter.check(name+"/complete", false, "no such scenario")
 		return true
 	}
-	sub := &bench{reporter: b.reporter, name: name, bdfs: b.bdfs, mods: b.mods}
+	sub := &bench{reporter: b.reporter, name: name, bdfs: b.bdfs, firmware: b.firmware, models: b.models, mods: b.mods}
 	sub.step("begin")
 	log := watchLog()
 	defer log.close()
@@ -98,8 +106,11 @@ func (b *bench) scenario(name string) bool {
 	}()
 	select {
 	case broken := <-back:
-		c := complaints(log.read())
+		c, missing := without(complaints(log.read()), sub.expected)
 		sub.check("kernel-log", len(c) == 0, "%s", strings.Join(c, "\n"))
+		if len(sub.expected) > 0 {
+			sub.check("kernel-log-expected", len(missing) == 0, "the kernel must say %q, and did not say %q", sub.expected, missing)
+		}
 		sub.check("complete", broken == "", "%.1f s %s", time.Since(start).Seconds(), broken)
 		return true
 	case <-time.After(s.limit):

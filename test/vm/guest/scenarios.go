@@ -26,6 +26,7 @@ var scenarios = map[string]scenario{
 	"pair":      {pair, 3 * time.Minute},
 	"refused":   {refused, time.Minute},
 	"kill":      {kill, 6 * time.Minute},
+	"kill-any":  {killRunning, 3 * time.Minute},
 	"interrupt": {interrupt, 2 * time.Minute},
 	"restore":   {restore, 4 * time.Minute},
 
@@ -41,7 +42,7 @@ var scenarios = map[string]scenario{
 // find looks a scenario up; "contract-NAME" runs the test binary /bin/NAME.test.
 func find(name string) (scenario, bool) {
 	if room, ok := strings.CutPrefix(name, "contract-"); ok {
-		return scenario{contract(room), 2 * time.Minute}, true
+		return scenario{contract(room), contractLimit + 20*time.Second}, true
 	}
 	s, ok := scenarios[name]
 	return s, ok

@@ -18,6 +18,7 @@ type guestTest struct {
 // guestTests is the one list of rooms whose hardware tests (build tag hw, MLXVFIO_TEST_BDF) run in the guest.
 var guestTests = []guestTest{
 	{"vfio", "./vfio"},
+	{"driver", "."},
 }
 
 // builder makes the static programs that go into the guest, in a folder of its own.

@@ -124,20 +124,24 @@ func TestServeModelWaitsForTheReadyLine(t *testing.T) {
 	require.ErrorContains(t, err, "no such profile")
 
 	_, err = serveModel(script(t, "echo ready; exec sleep 60\n"), "sim:x", dir, "m", filepath.Join(dir, "log"))
+	require.ErrorContains(t, err, "firmware version: ready")
+
+	_, err = serveModel(script(t, "echo firmware 1.2.3; exec sleep 60\n"), "sim:x", dir, "m", filepath.Join(dir, "log"))
 	require.ErrorContains(t, err, "is no socket")
 
 	// a listening socket at the path that the program was told
 	l, err := net.Listen("unix", filepath.Join(dir, "ok.sock"))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, l.Close()) }()
-	m, err := serveModel(script(t, "sleep 0.2; echo ready \"$@\"; exec sleep 60\n"), "sim:cx5", dir, "ok", filepath.Join(dir, "log"))
+	m, err := serveModel(script(t, "sleep 0.2; echo ready, firmware 16.35.4030 on \"$@\"; exec sleep 60\n"), "sim:cx5", dir, "ok", filepath.Join(dir, "log"))
 	require.NoError(t, err)
 	require.False(t, m.ended())
+	require.Equal(t, "16.35.4030", m.firmware)
 	m.stop(5 * time.Second)
 	require.True(t, m.ended())
 	b, err := os.ReadFile(filepath.Join(dir, "log"))
 	require.NoError(t, err)
-	require.Equal(t, fmt.Sprintf("ready serve sim:cx5 --socket %[1]s/ok.sock --control %[1]s/ok.ctl\n", dir), string(b))
+	require.Equal(t, fmt.Sprintf("ready, firmware 16.35.4030 on serve sim:cx5 --socket %[1]s/ok.sock --control %[1]s/ok.ctl\n", dir), string(b))
 }
 
 func TestArgsPlugEachDeviceBehindItsOwnPort(t *testing.T) {

@@ -18,6 +18,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/mlxvfio/mlxvfio/test/vm/internal/wire"
 )
 
 // Children are killed with the thread that started them (see startChild): the first one, which is the process's.
@@ -193,10 +195,10 @@ func runPlan(ctx context.Context, o options, img *image, p plan) (_ result, err 
 		return result{}, err
 	}
 	m := machine{
-		qemu: filepath.Join(o.bench, "qemu"), initrd: img.initrd, iommu: p.IOMMU, devices: slices.Clone(p.Devices), out: out,
+		qemu: filepath.Join(o.bench, "qemu"), initrd: img.initrd, iommu: p.IOMMU, append: p.Kernel, devices: slices.Clone(p.Devices), out: out,
 		grace: 20 * time.Second, // boot and power-off
 	}
-	m.run.Scenarios, m.run.Devices, m.run.Limit, m.run.HugePages = p.Scenarios, len(p.Models), p.Limit, p.HugePages
+	m.run.Scenarios, m.run.Limit, m.run.HugePages = p.Scenarios, p.Limit, p.HugePages
 	if m.kernel, err = img.kernel.image(); err != nil {
 		return result{}, err
 	}
@@ -221,6 +223,7 @@ func runPlan(ctx context.Context, o options, img *image, p plan) (_ result, err 
 			return result{}, err
 		}
 		servers = append(servers, s)
+		m.run.Models = append(m.run.Models, wire.Model{Words: words, Firmware: s.firmware})
 		d, err := vfioUserDevice(fmt.Sprintf("mlx%d", i), s.socket)
 		if err != nil {
 			return result{}, err
@@ -230,6 +233,10 @@ func runPlan(ctx context.Context, o options, img *image, p plan) (_ result, err 
 	l, err := m.boot(ctx, servers)
 	if err != nil {
 		return result{}, err
+	}
+	for i, s := range servers {
+		m, err := s.settled(ctx, p.LosesPages)
+		l.verdict(fmt.Sprintf("model%d/spotless", i), err, "%s", m)
 	}
 	r := newResult(p.Name, judge(p, l.checks), time.Since(l.start).Seconds())
 	return r, r.save(out)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"slices"
 	"time"
 )
 
@@ -12,9 +11,13 @@ type plan struct {
 	Models    []string // words of "mlxvfio serve", one function each
 	Devices   []string // QEMU's own devices, for machines that check the bench itself
 	IOMMU     []string // QEMU arguments; nil: an intel-iommu that remaps interrupts
+	Kernel    string   // further words of the kernel command line
 	HugePages int      // 2 MiB pages reserved in the guest
 	Limit     time.Duration
-	MustFail  []string // planted failures: these checks must be there and must fail
+	// LosesPages: a test here pretends that the device was pulled, and the driver then takes away memory that firmware,
+	// which is still there, holds. The model must have seen it on such a machine, and on no other.
+	LosesPages bool
+	MustFail   []string // planted failures: these checks must be there and must fail
 }
 
 const connectX5 = "sim:cx5,port=ib"
@@ -38,20 +41,27 @@ var plans = []plan{
 	},
 	{
 		Name:      "function", // a whole visit, from an unbound function to an unbound function
-		Scenarios: slices.Concat([]string{"list", "bind", "info", "verbs", "selftest", "flr", "busy", "interrupt"}, contracts(), []string{"unbind"}),
+		Scenarios: []string{"list", "bind", "info", "verbs", "selftest", "flr", "busy", "interrupt", "unbind"},
 		Models:    []string{connectX5},
-		Limit:     6 * time.Minute,
+		Limit:     5 * time.Minute,
 	},
 	{
-		Name:      "kill", // SIGKILL at every stage
-		Scenarios: []string{"bind", "kill", "unbind"},
+		Name:       "hardware", // the hardware tests of the rooms
+		Scenarios:  contracts(),
+		Models:     []string{connectX5},
+		LosesPages: true, // drivertest: Unplugged
+		Limit:      8 * time.Minute,
+	},
+	{
+		Name:      "kill", // SIGKILL at every stage, and between
+		Scenarios: []string{"bind", "kill", "kill-any", "unbind"},
 		Models:    []string{connectX5},
 		Limit:     7 * time.Minute,
 	},
 	{
 		Name:      "pair", // two functions, with huge pages to be had
 		Scenarios: []string{"pair", "unbind"},
-		Models:    []string{connectX5, connectX5},
+		Models:    []string{connectX5, connectX5 + ",fw=16.35.1012"},
 		HugePages: 64,
 		Limit:     4 * time.Minute,
 	},
@@ -65,6 +75,7 @@ var plans = []plan{
 		Name:      "restore", // from the kernel's driver and back to it
 		Scenarios: []string{"restore"},
 		Models:    []string{connectX5},
+		Kernel:    "iomem=relaxed", // this kernel keeps the BARs of a driver to itself otherwise
 		Limit:     5 * time.Minute,
 	},
 	{

@@ -88,6 +88,15 @@ func (l *log) add(name string, status wire.Status, format string, args ...any) {
 	l.checks = append(l.checks, check{name, status, fmt.Sprintf(format, args...), at})
 }
 
+// verdict adds a check that passed if err is nil.
+func (l *log) verdict(name string, err error, format string, args ...any) {
+	if err != nil {
+		l.add(name, wire.Fail, "%v; %s", err, fmt.Sprintf(format, args...))
+		return
+	}
+	l.add(name, wire.Pass, format, args...)
+}
+
 func (l *log) setStep(s string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,7 +122,7 @@ func (m machine) boot(ctx context.Context, servers []*model) (*log, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = listener.Close() }() // may be closed already
+	defer func() { _ = listener.Close() }() // ends the wait for a QEMU that never connected
 	consoleLog, err := os.Create(filepath.Join(m.out, "console.log"))
 	if err != nil {
 		return nil, err
@@ -161,8 +170,7 @@ func (m machine) boot(ctx context.Context, servers []*model) (*log, error) {
 		}
 	}
 	q.stop(0)
-	if !complete { // QEMU may have gone first, with the last lines still on their way
-		_ = listener.Close()
+	if !complete { // QEMU may have gone first, with the last lines still on their way, or even its connection
 		select {
 		case complete = <-ended:
 		case <-time.After(time.Second):

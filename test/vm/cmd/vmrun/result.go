@@ -22,6 +22,41 @@ type result struct {
 	Seconds float64 `json:"seconds"`
 	Note    string  `json:"note,omitempty"`
 	Checks  []check `json:"checks"`
+	// Kills sums up the checks after each SIGKILL, by where it hit.
+	Kills []killResult `json:"kills,omitempty"`
+}
+
+// killResult is what came of one SIGKILL.
+type killResult struct {
+	At     string                 `json:"at"` // scenario/stage
+	Checks map[string]wire.Status `json:"checks"`
+	Clean  bool                   `json:"clean"` // the function was free, and the next run was clean
+}
+
+// afterKill are the checks that make a kill clean; the last ones are of the run that follows.
+var afterKill = []string{"killed", "released", "interrupts-gone", "clean-run", "clean-run-released"}
+
+// kills collects the checks "scenario/stage/..." of every stage that was killed.
+func kills(checks []check) (out []killResult) {
+	index := map[string]int{}
+	for _, c := range checks {
+		f := strings.Split(c.Name, "/")
+		if len(f) != 3 {
+			continue
+		}
+		at := f[0] + "/" + f[1]
+		if f[2] == "killed" {
+			index[at] = len(out)
+			out = append(out, killResult{At: at, Checks: map[string]wire.Status{}})
+		}
+		if i, ok := index[at]; ok {
+			out[i].Checks[f[2]] = c.Status
+		}
+	}
+	for i := range out {
+		out[i].Clean = !slices.ContainsFunc(afterKill, func(name string) bool { return out[i].Checks[name] != wire.Pass })
+	}
+	return out
 }
 
 // judge holds what was reported against the plan: a scenario that never completed has failed, and a planted failure
@@ -54,7 +89,16 @@ func judge(p plan, reported []check) []check {
 }
 
 func newResult(name string, checks []check, seconds float64) result {
-	r := result{Name: name, Checks: checks, Seconds: seconds}
+	r := result{Name: name, Checks: checks, Seconds: seconds, Kills: kills(checks)}
+	if n := len(r.Kills); n > 0 {
+		clean := 0
+		for _, k := range r.Kills {
+			if k.Clean {
+				clean++
+			}
+		}
+		r.Note = fmt.Sprintf("%d times killed, %d times clean after it", n, clean)
+	}
 	for _, c := range checks {
 		switch c.Status {
 		case wire.Pass:

@@ -43,6 +43,37 @@ func TestJudgeMissesScenariosAndControls(t *testing.T) {
 	require.Equal(t, 5, r.Failed)
 }
 
+func TestKillsAreSummedUp(t *testing.T) {
+	var checks []check
+	add := func(names ...string) {
+		for _, n := range names {
+			status := wire.Pass
+			if n[0] == '-' {
+				n, status = n[1:], wire.Fail
+			}
+			checks = append(checks, check{Name: n, Status: status})
+		}
+	}
+	good := []string{"killed", "released", "interrupts-gone", "clean-run-start", "clean-run", "clean-run-released"}
+	for _, g := range good {
+		add("kill/open/" + g)
+	}
+	add("kill/list-stages", "kill/reset/killed", "-kill/reset/released") // nothing was run after it
+	for _, g := range good[:5] {
+		add("kill/issi/" + g)
+	}
+	add("-kill/issi/clean-run-released", "kill-any/at-01/done") // the last was not killed: it had ended
+	r := newResult("kill", checks, 1)
+	require.Equal(t, "3 times killed, 1 times clean after it", r.Note)
+	require.Len(t, r.Kills, 3)
+	require.Equal(t, "kill/open", r.Kills[0].At)
+	require.True(t, r.Kills[0].Clean)
+	require.Equal(t, killResult{At: "kill/reset", Checks: map[string]wire.Status{"killed": wire.Pass, "released": wire.Fail}}, r.Kills[1])
+	require.Equal(t, wire.Fail, r.Kills[2].Checks["clean-run-released"])
+	require.False(t, r.Kills[2].Clean)
+	require.Empty(t, newResult("x", []check{{Name: "a/b", Status: wire.Pass}}, 1).Note)
+}
+
 func TestKeepFileStaysInside(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, keepFile(dir, "kill/stage.txt", "text"))

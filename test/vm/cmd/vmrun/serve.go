@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"syscall"
 	"time"
 )
@@ -61,8 +62,13 @@ func (c *child) ended() bool {
 // model is a running "mlxvfio serve".
 type model struct {
 	*child
-	socket, log string
+	program, socket, control, log string
+
+	firmware string // what it says its firmware is
 }
+
+// firmwareOf finds the version in the line that says that a model is ready.
+var firmwareOf = regexp.MustCompile(`firmware (\d+\.\d+\.\d+)`)
 
 // serveModel starts the device model on a socket in dir and waits for the line that says it is ready. Its output
 // goes to logFile.
@@ -71,8 +77,8 @@ func serveModel(program, words, dir, name, logFile string) (*model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &model{socket: filepath.Join(dir, name+".sock"), log: logFile}
-	cmd := exec.Command(program, "serve", words, "--socket", m.socket, "--control", filepath.Join(dir, name+".ctl"))
+	m := &model{program: program, socket: filepath.Join(dir, name+".sock"), control: filepath.Join(dir, name+".ctl"), log: logFile}
+	cmd := exec.Command(program, "serve", words, "--socket", m.socket, "--control", m.control)
 	r, w := io.Pipe()
 	cmd.Stdout, cmd.Stderr = io.MultiWriter(log, w), log
 	ready := make(chan string, 1)
@@ -94,12 +100,19 @@ func serveModel(program, words, dir, name, logFile string) (*model, error) {
 		_ = log.Close()
 	}()
 	select {
-	case <-ready:
+	case line := <-ready:
+		if f := firmwareOf.FindStringSubmatch(line); f != nil {
+			m.firmware = f[1]
+		}
 	case <-m.gone:
 		return nil, fmt.Errorf("the device model ended at once (%v): %s", m.err, lastLines(logFile, 3))
 	case <-time.After(20 * time.Second):
 		m.stop(time.Second)
 		return nil, fmt.Errorf("the device model was not ready after 20 s: %s", lastLines(logFile, 3))
+	}
+	if m.firmware == "" {
+		m.stop(time.Second)
+		return nil, fmt.Errorf("the device model does not say its firmware version: %s", lastLines(logFile, 1))
 	}
 	if st, err := os.Stat(m.socket); err != nil || st.Mode()&os.ModeSocket == 0 {
 		m.stop(time.Second)

@@ -67,18 +67,32 @@ func (m Message) Line() ([]byte, error) {
 // Run tells the guest what to do.
 type Run struct {
 	Scenarios []string      // in order
-	Devices   int           // ConnectX functions that must be there
+	Models    []Model       // the ConnectX functions that must be there, in the order of their addresses
 	Limit     time.Duration // the guest gives up, reports and powers off after this
 	HugePages int           // 2 MiB pages to reserve
 }
 
-const prefix = "mlxvfio."
+// Model is a function's device model, as the host knows it.
+type Model struct {
+	Words    string // that it was started with
+	Firmware string // the version it says it has
+}
+
+const (
+	prefix = "mlxvfio."
+	// separators of models, and within one: neither stands in the words of a model
+	nextModel, nextWord = ";", "/"
+)
 
 // Words are the kernel command line words for r. The kernel takes a word with a dot for a parameter of a module and
 // leaves it alone.
 func (r Run) Words() string {
-	return fmt.Sprintf("%[1]sscenarios=%[2]s %[1]sdevices=%[3]d %[1]slimit=%[4]s %[1]shugepages=%[5]d",
-		prefix, strings.Join(r.Scenarios, ","), r.Devices, r.Limit, r.HugePages)
+	var models []string
+	for _, m := range r.Models {
+		models = append(models, m.Words+nextWord+m.Firmware)
+	}
+	return fmt.Sprintf("%[1]sscenarios=%[2]s %[1]slimit=%[3]s %[1]shugepages=%[4]d %[1]smodels=%[5]s",
+		prefix, strings.Join(r.Scenarios, ","), r.Limit, r.HugePages, strings.Join(models, nextModel))
 }
 
 // ParseRun finds the words of Run.Words in a kernel command line.
@@ -93,12 +107,12 @@ func ParseRun(cmdline string) (Run, error) {
 		switch key {
 		case "scenarios":
 			r.Scenarios = strings.Split(value, ",")
-		case "devices":
-			r.Devices, err = strconv.Atoi(value)
 		case "limit":
 			r.Limit, err = time.ParseDuration(value)
 		case "hugepages":
 			r.HugePages, err = strconv.Atoi(value)
+		case "models":
+			r.Models, err = parseModels(value)
 		default:
 			err = fmt.Errorf("no such word")
 		}
@@ -110,4 +124,18 @@ func ParseRun(cmdline string) (Run, error) {
 		return Run{}, fmt.Errorf("kernel command line %q names no scenarios or no limit", cmdline)
 	}
 	return r, nil
+}
+
+func parseModels(value string) (out []Model, err error) {
+	if value == "" {
+		return nil, nil
+	}
+	for _, m := range strings.Split(value, nextModel) {
+		words, firmware, ok := strings.Cut(m, nextWord)
+		if !ok || words == "" || firmware == "" {
+			return nil, fmt.Errorf("model %q: want WORDS%sFIRMWARE", m, nextWord)
+		}
+		out = append(out, Model{words, firmware})
+	}
+	return out, nil
 }

@@ -8,8 +8,14 @@ import (
 )
 
 func TestRunSurvivesTheKernelCommandLine(t *testing.T) {
-	r := Run{Scenarios: []string{"bind", "kill"}, Devices: 2, Limit: 90 * time.Second, HugePages: 16}
+	r := Run{Scenarios: []string{"bind", "kill"}, Limit: 90 * time.Second, HugePages: 16,
+		Models: []Model{{"sim:cx5,port=ib", "16.35.4030"}, {"sim:cx5,port=ib,fw=16.35.1012", "16.35.1012"}}}
 	got, err := ParseRun("console=ttyS0 quiet " + r.Words() + " intel_iommu=on\n")
+	require.NoError(t, err)
+	require.Equal(t, r, got)
+
+	r.Models = nil // a machine without a model
+	got, err = ParseRun(r.Words())
 	require.NoError(t, err)
 	require.Equal(t, r, got)
 }
@@ -19,7 +25,8 @@ func TestParseRunRefuses(t *testing.T) {
 		"console=ttyS0",
 		"mlxvfio.scenarios=bind",
 		"mlxvfio.scenarios=bind mlxvfio.limit=soon",
-		"mlxvfio.scenarios=bind mlxvfio.limit=1m mlxvfio.devices=two",
+		"mlxvfio.scenarios=bind mlxvfio.limit=1m mlxvfio.hugepages=two",
+		"mlxvfio.scenarios=bind mlxvfio.limit=1m mlxvfio.models=sim:cx5",
 		"mlxvfio.scenarios=bind mlxvfio.limit=1m mlxvfio.other=1",
 	} {
 		_, err := ParseRun(line)

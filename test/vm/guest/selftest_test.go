@@ -1,0 +1,75 @@
+//go:build linux
+
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// as "mlxvfio selftest --json" prints it, with most stages left out
+const goodSelftest = `{"schema":"mlxvfio.selftest/1","device":"0000:01:00.0","backend":"type1","firmware":"16.35.4030","mode":"event","vectors":3,
+"stages":[{"stage":"open","ms":2.119},{"stage":"ready","ms":1.285}],
+"checks":[{"check":"event-mode","ok":true,"ms":1.849,"note":"1 command, 1 completion event, 2 wake-ups"},{"check":"health","ok":true,"ms":0.299}],
+"teardown":[{"stage":"open","ms":234.987}],"bring_up_ms":311.57,"commands":551,
+"pages":{"given":1030,"returned":1030,"dropped":0,"outstanding":0,"peak":1030,"requests":0,"reclaims":0,"refused":0,"strays":0,"chunks":0},
+"dma":{"Mappings":0,"MapCalls":2,"UnmapCalls":2,"MappedBytes":0,"LiveBuffers":0,"LiveBytes":0},"verdict":"pass"}`
+
+func TestJudgeSelftest(t *testing.T) {
+	want := expectation{"0000:01:00.0", "16.35.4030", []string{"open", "ready"}, 2}
+	require.NoError(t, judgeSelftest(goodSelftest, want))
+	for _, c := range []struct{ from, to, complaint string }{
+		{`"verdict":"pass"`, `"verdict":"fail"`, "verdict"},
+		{`selftest/1`, `info/1`, "schema"},
+		{`0000:01:00.0`, `0000:02:00.0`, "device"},
+		{`"type1"`, `"sim"`, "over"},
+		{`16.35.4030`, `16.35.4031`, "firmware"},
+		{`"event","vectors"`, `"polled","vectors"`, "polled mode"},
+		{`"vectors":3`, `"vectors":2`, "2 vectors"},
+		{`{"stage":"open","ms":2.119},`, ``, "stages [ready]"},
+		{`"ms":1.285`, `"ms":1.285,"error":"no"`, "stage ready: no"},
+		{`"ms":234.987`, `"ms":1,"error":"no"`, "teardown of open: no"},
+		{`"teardown":[{"stage":"open","ms":234.987}]`, `"teardown":[]`, "no teardown"},
+		{`"ok":true,"ms":0.299`, `"ok":false,"ms":0.299`, "check health"},
+		{`1 completion event,`, `0 completion events,`, "did not count"},
+		{`2 wake-ups`, `0 wake-ups`, "did not count"},
+		{`1 command, 1 c`, `skipped: 1 command, 1 c`, "check event-mode"},
+		{`"check":"event-mode"`, `"check":"other"`, "did not count"},
+		{`"returned":1030,"dropped":0`, `"returned":1029,"dropped":1`, "ledger"},
+		{`"outstanding":0`, `"outstanding":1`, "ledger"},
+		{`"chunks":0`, `"chunks":1`, "ledger"},
+		{`"given":1030,"returned":1030`, `"given":0,"returned":0`, "ledger"},
+		{`"Mappings":0`, `"Mappings":1`, "DMA memory"},
+		{`"LiveBuffers":0`, `"LiveBuffers":1`, "DMA memory"},
+		{`"UnmapCalls":2`, `"UnmapCalls":1`, "DMA memory"},
+		{`"MapCalls":2,"UnmapCalls":2`, `"MapCalls":3,"UnmapCalls":3`, "MAP_DMA"},
+		{`{"schema"`, `schema`, "not one object"},
+	} {
+		require.Equal(t, 1, strings.Count(goodSelftest, c.from), c.from)
+		require.ErrorContains(t, judgeSelftest(strings.Replace(goodSelftest, c.from, c.to, 1), want), c.complaint, "%s → %s", c.from, c.to)
+	}
+	require.ErrorContains(t, judgeSelftest(goodSelftest+goodSelftest, want), "not one object")
+	want.firmware = ""
+	require.ErrorContains(t, judgeSelftest(goodSelftest, want), "firmware", "a guest that was not told the version")
+}
+
+func TestCountInterrupts(t *testing.T) {
+	const table = `           CPU0       CPU1
+ 24:          0          5  PCI-MSIX-0000:00:02.0   0-edge      pciehp
+ 29:         51          2  PCI-MSIX-0000:01:00.0   0-edge      vfio-msix[0](0000:01:00.0)
+ 30:          0          0  PCI-MSIX-0000:01:00.0   1-edge      vfio-msix[1](0000:01:00.0)
+ 31:          7          0  PCI-MSIX-0000:02:00.0   0-edge      vfio-msix[0](0000:02:00.0)
+NMI:          0          0   Non-maskable interrupts
+`
+	require.Equal(t, map[int]int{0: 53, 1: 0}, countInterrupts(table, "0000:01:00.0"))
+	require.Equal(t, map[int]int{0: 7}, countInterrupts(table, "0000:02:00.0"))
+	require.Empty(t, countInterrupts(table, "0000:03:00.0"))
+}
+
+func TestExpectedComplaints(t *testing.T) {
+	rest, missing := without([]string{"<4> A: as usual", "<3> B", "<4> A: as usual"}, []string{"as usual", "never said"})
+	require.Equal(t, []string{"<3> B"}, rest)
+	require.Equal(t, []string{"never said"}, missing)
+}
