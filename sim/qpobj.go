@@ -47,12 +47,15 @@ type qp struct {
 	uid   uint16
 	ctx   prm.QPC
 	state prm.QPState
+	// created is the context of CREATE_QP, to which 2RST goes back.
+	created prm.QPC
 
 	st           prm.QPServiceType
 	pd           uint32
 	uar          uint32
 	sendCQ       *cq // nil where there is no such queue
 	recvCQ       *cq
+	xrcd         *xrcd
 	srq          *srq // nil: an own receive queue, or none
 	sq, rq       workQueue
 	dbr          uint64     // bus address of the doorbell record: receive counter, send counter

@@ -1,0 +1,386 @@
+package sim
+
+import (
+	"encoding/binary"
+
+	"github.com/mlxvfio/mlxvfio/internal/prm"
+)
+
+func init() {
+	handle(prm.OpCreateQP, onlyInit, 1, createQP).needs(createQPMin).refuses(syndNoPD, syndQPSize)
+	handle(prm.OpQueryQP, onlyInit, 1, queryQP).refuses(syndNoQP, syndOK)
+	handle(prm.OpDestroyQP, onlyInit, 1, destroyQP).refuses(syndNoQP, syndOK)
+	for _, t := range transitions {
+		h := handle(t.op, onlyInit, 1, modifyQP).refuses(syndNoQP, syndOK)
+		switch t.op {
+		case prm.OpRst2InitQP:
+			h.above = syndQPPath
+		case prm.OpInit2RtrQP:
+			h.above = syndQPMTU
+		case prm.OpRtr2RtsQP:
+			h.above = syndQPDepth
+		}
+	}
+}
+
+// Sizes of a QP's parts in its buffer: the receive queue comes first
+// (wqe-cqe-eqe.md 6.1).
+const wqeBlock = 64
+
+func rqBytes(c *prm.QPC) uint64 {
+	if c.RQType() != prm.RQTypeRQ {
+		return 0
+	}
+	return 16 << c.LogRQStride() << c.LogRQSize()
+}
+
+func sqBytes(c *prm.QPC) uint64 {
+	if c.NoSQ() {
+		return 0
+	}
+	return wqeBlock << c.LogSQSize()
+}
+
+func qpPages(c *prm.QPC) uint64 {
+	size := rqBytes(c) + sqBytes(c)
+	if size == 0 {
+		return 0
+	}
+	return min(queuePages(uint64(c.PageOffset())*wqeBlock, size, 12+uint(c.LogPageSize())), maxPages)
+}
+
+func createQPMin(_ *function, c *call) (in, out int) {
+	q := prm.AsCreateQPIn(c.in)
+	if q.WQUMEMValid() || q.QPCExt() {
+		return prm.CreateQPInSize, prm.CreateQPOutSize
+	}
+	return prm.CreateQPInSize + int(qpPages(q.QPC()))*8, prm.CreateQPOutSize
+}
+
+// hasType tells whether the device has a service type and the model carries it.
+// QP1 is there for drivers that insist on creating one; no management datagram
+// ever arrives at it.
+func (f *function) hasType(t prm.QPServiceType) bool {
+	g := f.general()
+	switch t {
+	case prm.QPTypeRC:
+		return g.Rc()
+	case prm.QPTypeUC:
+		return g.Uc()
+	case prm.QPTypeUD:
+		return g.Ud()
+	case prm.QPTypeXRC:
+		return g.XRC()
+	case prm.QPTypeQP1:
+		return true
+	}
+	return false
+}
+
+// checkNewQP looks at what a context asks for that holds for the QP's life.
+func (f *function) checkNewQP(in *prm.CreateQPIn) synd {
+	g, c := f.general(), in.QPC()
+	switch {
+	case in.QPCExt() && !g.QPCExtension():
+		return syndQPField
+	case !f.hasType(c.St()):
+		return syndQPType
+	case c.RQType() > prm.RQTypeSRQ && c.RQType() != prm.RQTypeZeroLength,
+		c.St() == prm.QPTypeXRC && c.RQType() != prm.RQTypeZeroLength:
+		return syndQPQueue
+	case !c.NoSQ() && c.LogSQSize() > g.LogMaxQPSz(),
+		c.RQType() == prm.RQTypeRQ && (c.LogRQSize() > g.LogMaxQPSz() || 16<<c.LogRQStride() > int(g.MaxWQESzRQ())):
+		return syndQPSize
+	case c.WQSignature() && !g.WQSignature(),
+		(c.CsReq() != 0 || c.CsRes() != 0) && !g.SctrDataCQE(),
+		(c.CdMaster() || c.CdSlaveSend() || c.CdSlaveReceive()) && !g.Cd(),
+		c.TsFormat() > prm.TSFormatDefault:
+		return syndQPField
+	}
+	return syndOK
+}
+
+// qpBuffer places a QP's queues.
+func (f *function) qpBuffer(c *call) (b buffer, u *umem, s synd) {
+	in := prm.AsCreateQPIn(c.in)
+	x := in.QPC()
+	size := rqBytes(x) + sqBytes(x)
+	if size == 0 {
+		return b, nil, syndOK
+	}
+	if in.WQUMEMValid() {
+		u, ok := f.umems.get(in.WQUMEMID())
+		if !ok {
+			return b, nil, syndNoUMEM
+		}
+		if b, ok = u.buffer(in.WQUMEMOffset(), size); !ok {
+			return b, nil, syndQueuePage
+		}
+		return b, u, syndOK
+	}
+	b = buffer{shift: 12 + uint(x.LogPageSize()), offset: uint64(x.PageOffset()) * wqeBlock}
+	var ok bool
+	if b.pages, ok = pageList(c.in[prm.CreateQPInSize:], qpPages(x), b.shift, false); !ok || b.offset >= 1<<b.shift {
+		return b, nil, syndQueuePage
+	}
+	return b, nil, syndOK
+}
+
+// attach finds the objects that a QP works with.
+func (f *function) attach(q *qp, c *prm.QPC) synd {
+	var ok bool
+	if q.sq.some || c.St() == prm.QPTypeQP1 {
+		if q.sendCQ, ok = f.cqs.get(c.CQNSnd()); !ok {
+			return syndNoCQ
+		}
+	}
+	if q.rq.some || c.RQType() == prm.RQTypeSRQ {
+		if q.recvCQ, ok = f.cqs.get(c.CQNRcv()); !ok {
+			return syndNoCQ
+		}
+	}
+	if c.RQType() == prm.RQTypeSRQ {
+		if q.srq, ok = f.srqs.get(c.SRQNRmpnXrqn()); !ok {
+			return syndNoSRQ
+		}
+		if q.srq.kind == kindXRC {
+			return syndSRQKind
+		}
+	}
+	if c.St() == prm.QPTypeXRC {
+		if q.xrcd, ok = f.xrcds.get(c.XRCD()); !ok {
+			return syndNoXRCD
+		}
+	}
+	return syndOK
+}
+
+// hold counts a QP's uses of its objects, by +1 or -1.
+func (q *qp) hold(f *function, n int) {
+	f.pds.objs[q.pd].users += n
+	f.uars.objs[q.uar].users += n
+	for _, c := range []*cq{q.sendCQ, q.recvCQ} {
+		if c != nil {
+			c.users += n
+		}
+	}
+	if q.srq != nil {
+		q.srq.users += n
+	}
+	if q.xrcd != nil {
+		q.xrcd.users += n
+	}
+	if q.counters != nil {
+		q.counters.users += n
+	}
+	use([]*umem{q.mem, q.rec}, n)
+}
+
+func createQP(f *function, c *call) synd {
+	in := prm.AsCreateQPIn(c.in)
+	x := in.QPC()
+	if _, ok := f.pds.get(x.PD()); !ok {
+		return syndNoPD
+	}
+	if _, ok := f.uars.get(x.UARPage()); !ok {
+		return syndNoUAR
+	}
+	if s := f.checkNewQP(in); s != syndOK {
+		return s
+	}
+	if f.qps.len() >= int(limitOf(f.general().LogMaxQP())) {
+		return syndOutOfQPs
+	}
+	q := &qp{uid: uidOf(c), created: *x, ctx: *x, st: x.St(), pd: x.PD(), uar: x.UARPage(),
+		rlkey: x.Rlky(), signs: x.WQSignature()}
+	b, mem, s := f.qpBuffer(c)
+	if s != syndOK {
+		return s
+	}
+	if n := rqBytes(x); n > 0 {
+		q.rq = workQueue{buf: b, log: uint(x.LogRQSize()), shift: 4 + uint(x.LogRQStride()), some: true}
+	}
+	if sqBytes(x) > 0 {
+		q.sq = workQueue{buf: b, log: uint(x.LogSQSize()), shift: 6, some: true}
+		q.sq.buf.offset += rqBytes(x)
+	}
+	q.mem = mem
+	if q.dbr, q.rec, s = f.dbrOf(x.DBRUMEMValid(), qpcRecordUMEM(x), x.DBRAddr()); s != syndOK {
+		return s
+	}
+	if s := f.attach(q, x); s != syndOK {
+		return s
+	}
+	n, ok := f.qps.add(q)
+	if !ok {
+		return syndOutOfQPs
+	}
+	q.n = n
+	q.hold(f, 1)
+	q.parse()
+	prm.AsCreateQPOut(c.out).SetQPN(n)
+	return syndOK
+}
+
+func destroyQP(f *function, c *call) synd {
+	q, ok := f.qps.get(prm.AsDestroyQPIn(c.in).QPN())
+	if !ok {
+		return syndNoQP
+	}
+	f.engine.removed(q)
+	q.hold(f, -1)
+	f.qps.remove(q.n)
+	return syndOK
+}
+
+func queryQP(f *function, c *call) synd {
+	q, ok := f.qps.get(prm.AsQueryQPIn(c.in).QPN())
+	if !ok {
+		return syndNoQP
+	}
+	if prm.AsQueryQPIn(c.in).QPCExt() && !f.general().QPCExtension() {
+		return syndQPField
+	}
+	out := prm.AsQueryQPOut(c.out)
+	x := out.QPC()
+	*x = q.ctx
+	x.SetState(q.state)
+	f.engine.fill(q, x)
+	c.n = prm.CommandByOpcode(c.op).MinOut
+	return syndOK
+}
+
+// modifyQP is every command that changes the state. All their inputs have the
+// QP's number and context in the same places.
+func modifyQP(f *function, c *call) synd {
+	q, ok := f.qps.get(binary.BigEndian.Uint32(c.in[8:]) & counter24)
+	if !ok {
+		return syndNoQP
+	}
+	t := transitionOf(c.op)
+	if !t.from.has(q.state) {
+		return syndQPState
+	}
+	switch t.to {
+	case prm.QPStateErr:
+		f.setState(q, t.to)
+		return syndOK
+	case prm.QPStateRst:
+		f.setState(q, t.to)
+		q.count(nil)
+		q.ctx = q.created
+		q.parse()
+		return syndOK
+	}
+	in := prm.AsRst2InitQPIn(c.in)
+	mask := prm.OptParam(in.OptParamMask())
+	if mask&^f.allowed(t, q.st) != 0 {
+		return syndQPOptional
+	}
+	next := t.next(&q.ctx, in.QPC(), mask)
+	if s := f.checkQP(q, &next, t.to); s != syndOK {
+		return s
+	}
+	if s := f.rebind(q, &next, mask); s != syndOK {
+		return s
+	}
+	q.ctx = next
+	q.parse()
+	f.setState(q, t.to)
+	return syndOK
+}
+
+// allowed is what opt_param_mask may select.
+func (f *function) allowed(t *transition, st prm.QPServiceType) prm.OptParam {
+	o := t.optional.of(st)
+	if t.op == prm.OpRts2RtsQP && f.general().Rts2RtsQPCountersSetID() {
+		o |= prm.OptParamCounterSetID
+	}
+	return o
+}
+
+// rebind finds the objects that a transition names anew, and takes them.
+func (f *function) rebind(q *qp, c *prm.QPC, mask prm.OptParam) synd {
+	set, ok := f.sets.get(uint32(c.CounterSetID()))
+	if !ok && c.CounterSetID() != 0 {
+		return syndNoCounters
+	}
+	if mask&(prm.OptParamSRQN|prm.OptParamCQNRcv) != 0 {
+		was := *q
+		if s := f.attach(q, c); s != syndOK {
+			q.srq, q.recvCQ, q.sendCQ = was.srq, was.recvCQ, was.sendCQ
+			return s
+		}
+		was.hold(f, -1)
+		q.hold(f, 1)
+		// A reset does not bring the old ones back: they may be gone by then.
+		q.created.SetSRQNRmpnXrqn(c.SRQNRmpnXrqn())
+		q.created.SetCQNRcv(c.CQNRcv())
+	}
+	q.count(set)
+	return syndOK
+}
+
+// count moves a QP to another set of counters; nil is none.
+func (q *qp) count(set *qCounters) {
+	if q.counters != nil {
+		q.counters.users--
+	}
+	if set != nil {
+		set.users++
+	}
+	q.counters = set
+}
+
+// checkQP looks at the context that a transition would leave.
+func (f *function) checkQP(q *qp, c *prm.QPC, to prm.QPState) synd {
+	g := f.general()
+	connected := q.st == prm.QPTypeRC || q.st == prm.QPTypeXRC || q.st == prm.QPTypeUC
+	if s := f.checkPath(c.PrimaryAddressPath(), connected && to >= prm.QPStateRtr); s != syndOK {
+		return s
+	}
+	if c.Rae() && !f.hasAtomics() || !f.hasAtomicMode(c.AtomicMode()) {
+		return syndQPAtomic
+	}
+	if to < prm.QPStateRtr {
+		return syndOK
+	}
+	switch {
+	case c.MTU() == 0 || c.MTU() > prm.PathMTU4kBytes:
+		return syndQPMTU
+	case c.LogMsgMax() > g.LogMaxMsg():
+		return syndQPMessage
+	case c.LogRraMax() > g.LogMaxRaResQP(), c.LogSraMax() > g.LogMaxRaReqQP():
+		return syndQPDepth
+	}
+	return syndOK
+}
+
+// checkPath: the port is 1, the tables have the indexes, and a RoCE path has a
+// global header (contexts.md 5.4).
+func (f *function) checkPath(p *prm.ADS, whole bool) synd {
+	switch {
+	case p.VHCAPortNum() != 1, int(p.PkeyIndex()) >= f.pkeys():
+		return syndQPPath
+	case !whole:
+		return syndOK
+	case p.StatRate() != 0 && p.StatRate() < prm.StatRate2_5gbps:
+		return syndQPPath
+	case f.chip.port == PortEth && (!p.Grh() || int(p.SrcAddrIndex()) >= len(f.roce)),
+		f.chip.port == PortIB && p.Grh() && int(p.SrcAddrIndex()) >= f.gids():
+		return syndQPPath
+	}
+	return syndOK
+}
+
+func (f *function) hasAtomics() bool { return f.general().Atomic() }
+
+// hasAtomicMode: 1 needs the two standard operations and their 8 bytes, the
+// others their largest size in the bitmap (atomics.md 7.4, 7.5).
+func (f *function) hasAtomicMode(m prm.AtomicMode) bool {
+	a := prm.AsAtomicCaps(f.caps.current(prm.CapAtomic))
+	bytes := map[prm.AtomicMode]uint16{prm.AtomicModeIBSpec: 8, prm.AtomicModeOnly8B: 8, prm.AtomicModeUpTo8B: 8,
+		prm.AtomicModeUpTo16B: 16, prm.AtomicModeUpTo32B: 32, prm.AtomicModeUpTo64B: 64,
+		prm.AtomicModeUpTo128B: 128, prm.AtomicModeUpTo256B: 256}[m]
+	return m == prm.AtomicModeNone || bytes != 0 && f.hasAtomics() && a.AtomicSizeQP()&bytes != 0
+}
