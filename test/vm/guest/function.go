@@ -55,7 +55,8 @@ func noOverride(bdf string) bool {
 	return o == "" || o == "(null)"
 }
 
-// selftest: bring-up with event queues on MSI-X, and teardown; twice, because the second finds what the first left.
+// selftest: bring-up with event queues on MSI-X, and teardown; twice, because the second finds what the first left; and
+// without interrupts.
 func selftest(b *bench) {
 	bdf := b.bdfs[0]
 	if !b.onVFIO(bdf) {
@@ -64,6 +65,7 @@ func selftest(b *bench) {
 	if b.selftest("first", bdf) {
 		b.selftest("second", bdf)
 	}
+	b.polledSelftest("polled", bdf)
 }
 
 // flr: the function level reset of an idle function, of one that a program has brought up, and what comes after.

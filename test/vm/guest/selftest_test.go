@@ -15,10 +15,10 @@ const goodSelftest = `{"schema":"mlxvfio.selftest/1","device":"0000:01:00.0","ba
 "checks":[{"check":"event-mode","ok":true,"ms":1.849,"note":"1 command, 1 completion event, 2 wake-ups"},{"check":"health","ok":true,"ms":0.299}],
 "teardown":[{"stage":"open","ms":234.987}],"bring_up_ms":311.57,"commands":551,
 "pages":{"given":1030,"returned":1030,"dropped":0,"outstanding":0,"peak":1030,"requests":0,"reclaims":0,"refused":0,"strays":0,"chunks":0},
-"dma":{"Mappings":0,"MapCalls":2,"UnmapCalls":2,"MappedBytes":0,"LiveBuffers":0,"LiveBytes":0},"verdict":"pass"}`
+"dma":{"mappings":0,"map_calls":2,"unmap_calls":2,"mapped_bytes":0,"live_buffers":0,"live_bytes":0},"verdict":"pass"}`
 
 func TestJudgeSelftest(t *testing.T) {
-	want := expectation{"0000:01:00.0", "16.35.4030", []string{"open", "ready"}, 2}
+	want := expectation{"0000:01:00.0", "16.35.4030", []string{"open", "ready"}, 2, false}
 	require.NoError(t, judgeSelftest(goodSelftest, want))
 	for _, c := range []struct{ from, to, complaint string }{
 		{`"verdict":"pass"`, `"verdict":"fail"`, "verdict"},
@@ -39,18 +39,24 @@ func TestJudgeSelftest(t *testing.T) {
 		{`"check":"event-mode"`, `"check":"other"`, "did not count"},
 		{`"returned":1030,"dropped":0`, `"returned":1029,"dropped":1`, "ledger"},
 		{`"outstanding":0`, `"outstanding":1`, "ledger"},
+		{`"outstanding":0,`, ``, "ledger has <nil> outstanding"},
 		{`"chunks":0`, `"chunks":1`, "ledger"},
 		{`"given":1030,"returned":1030`, `"given":0,"returned":0`, "ledger"},
-		{`"Mappings":0`, `"Mappings":1`, "DMA memory"},
-		{`"LiveBuffers":0`, `"LiveBuffers":1`, "DMA memory"},
-		{`"UnmapCalls":2`, `"UnmapCalls":1`, "DMA memory"},
-		{`"MapCalls":2,"UnmapCalls":2`, `"MapCalls":3,"UnmapCalls":3`, "MAP_DMA"},
+		{`"mappings":0`, `"mappings":1`, "DMA memory"},
+		{`"live_buffers":0`, `"live_buffers":1`, "DMA memory"},
+		{`"live_buffers"`, `"LiveBuffers"`, "DMA memory"},
+		{`"unmap_calls":2`, `"unmap_calls":1`, "UNMAP_DMA"},
+		{`"map_calls":2,"unmap_calls":2`, `"map_calls":3,"unmap_calls":3`, "MAP_DMA"},
+		{`"map_calls":2,"unmap_calls":2,`, ``, "MAP_DMA"},
 		{`{"schema"`, `schema`, "not one object"},
 	} {
 		require.Equal(t, 1, strings.Count(goodSelftest, c.from), c.from)
 		require.ErrorContains(t, judgeSelftest(strings.Replace(goodSelftest, c.from, c.to, 1), want), c.complaint, "%s → %s", c.from, c.to)
 	}
 	require.ErrorContains(t, judgeSelftest(goodSelftest+goodSelftest, want), "not one object")
+	require.ErrorContains(t, judgeSelftest(goodSelftest, expectation{want.bdf, want.firmware, want.stages, 2, true}), "want none and polled")
+	polled := strings.NewReplacer(`"event","vectors":3`, `"polled","vectors":0`, `1 command, 1 completion event, 2 wake-ups`, `skipped: polled`).Replace(goodSelftest)
+	require.NoError(t, judgeSelftest(polled, expectation{want.bdf, want.firmware, want.stages, 2, true}))
 	want.firmware = ""
 	require.ErrorContains(t, judgeSelftest(goodSelftest, want), "firmware", "a guest that was not told the version")
 }

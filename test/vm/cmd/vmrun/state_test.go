@@ -1,14 +1,17 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
 // one function of a model after a visit
-const visited = `{"schema":"mlxvfio.tell/1","ok":true,"answer":{"model":"cx5","functions":[{"state":{"Phase":"off","Pages":0,"Vectors":0},
-"counters":{"Commands":551,"Interrupts":52,"Events":550,"Resets":2}}]}}`
+const visited = `{"schema":"mlxvfio.tell/1","ok":true,"answer":{"model":"cx5","functions":[{
+"state":{"Phase":"off","ISSI":0,"Pages":0,"InFlight":0,"EQs":0,"UARs":0,"PDs":0,"MKeys":0,"Mappings":0,"MapCalls":7,"Vectors":0,"Handles":1,"Faults":null},
+"counters":{"Commands":551,"Interrupts":52,"Events":550,"Resets":2,"DMAFaults":0,"DMAAfterClose":0,"EventsLost":0,"DeliveryErrors":0,
+"PagesUnmapped":0,"BARUnsupported":0}}]}}`
 
 func TestSpotless(t *testing.T) {
 	m, err := parseState([]byte(visited))
@@ -16,24 +19,32 @@ func TestSpotless(t *testing.T) {
 	require.NoError(t, m.spotless(false))
 	require.ErrorContains(t, m.spotless(true), "0 pages were unmapped", "the test that does it must have run")
 	require.Equal(t, "551 commands, 550 events, 52 interrupts, 2 resets", m.String())
-	for name, spoil := range map[string]func(*modelState){
-		"phase issi":       func(m *modelState) { m.State.Phase = "issi" },
-		"with 3 pages":     func(m *modelState) { m.State.Pages = 3 },
-		"1 commands in":    func(m *modelState) { m.State.InFlight = 1 },
-		"objects are left": func(m *modelState) { m.State.MKeys = 1 },
-		"1 mappings":       func(m *modelState) { m.State.Mappings = 1 },
-		"2 vectors":        func(m *modelState) { m.State.Vectors = 2 },
-		"not mapped":       func(m *modelState) { m.Counters.DMAFaults = 1 },
-		"taken away":       func(m *modelState) { m.Counters.DMAAfterClose = 1 },
-		"firmware held":    func(m *modelState) { m.Counters.PagesUnmapped = 1 },
-		"no queue":         func(m *modelState) { m.Counters.EventsLost = 1 },
-		"delivered":        func(m *modelState) { m.Counters.DeliveryErrors = 1 },
-		"not decoded":      func(m *modelState) { m.Counters.BARUnsupported = 1 },
-		"not really used":  func(m *modelState) { m.Counters.Interrupts = 0 },
+	tagged, err := parseState([]byte(strings.Replace(visited, "InFlight", "in_flight", 1)))
+	require.NoError(t, err)
+	require.NoError(t, tagged.spotless(false))
+	for _, c := range []struct{ from, to, complaint string }{
+		{`"off"`, `"issi"`, "phase issi"},
+		{`"Pages":0`, `"Pages":3`, "3 pages are left"},
+		{`"Pages":0,`, ``, "tell of pages"},
+		{`"InFlight":0`, `"InFlight":1`, "1 inflight"},
+		{`"PDs":0`, `"PDs":1`, "1 pds"},
+		{`"Mappings":0`, `"Mappings":1`, "1 mappings"},
+		{`"Vectors":0`, `"Vectors":2`, "2 vectors"},
+		{`"Handles":1`, `"Handles":1,"New":1`, "1 new are left"},
+		{`"DMAFaults":0`, `"DMAFaults":1`, "1 dmafaults"},
+		{`"DMAFaults":0,`, ``, "<nil> dmafaults"},
+		{`"DMAAfterClose":0`, `"DMAAfterClose":1`, "1 dmaafterclose"},
+		{`"PagesUnmapped":0`, `"PagesUnmapped":1`, "firmware held"},
+		{`"PagesUnmapped":0,`, ``, "firmware held"},
+		{`"EventsLost":0`, `"EventsLost":1`, "1 eventslost"},
+		{`"DeliveryErrors":0`, `"DeliveryErrors":1`, "1 deliveryerrors"},
+		{`"BARUnsupported":0`, `"BARUnsupported":1`, "1 barunsupported"},
+		{`"Interrupts":52`, `"Interrupts":0`, "not really used"},
 	} {
-		bad := m
-		spoil(&bad)
-		require.ErrorContains(t, bad.spotless(false), name)
+		require.Equal(t, 1, strings.Count(visited, c.from), c.from)
+		bad, err := parseState([]byte(strings.Replace(visited, c.from, c.to, 1)))
+		require.NoError(t, err)
+		require.ErrorContains(t, bad.spotless(false), c.complaint)
 	}
 }
 
