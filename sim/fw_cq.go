@@ -47,12 +47,16 @@ func queuePages(offset, size uint64, shift uint) uint64 {
 	return (offset + size + 1<<shift - 1) >> shift
 }
 
+// pageOffset is where a queue begins in its first page: page_offset counts
+// sixty-fourths of a page (Linux mem.c; 64 bytes of a 4096-byte one).
+func pageOffset(n uint8, logPage uint8) uint64 { return uint64(n) << (12 + logPage) >> 6 }
+
 // maxPages is more than any command can carry: what asks for more is refused for
 // its size before its list is looked at.
 const maxPages = maxChain * mailboxBytes / 8
 
 func cqPages(c *prm.CQC) uint64 {
-	return min(queuePages(uint64(c.PageOffset())*cqeBytes, cqEntry(c)<<c.LogCQSize(), 12+uint(c.LogPageSize())), maxPages)
+	return min(queuePages(pageOffset(c.PageOffset(), c.LogPageSize()), cqEntry(c)<<c.LogCQSize(), 12+uint(c.LogPageSize())), maxPages)
 }
 
 func createCQMin(f *function, c *call) (in, out int) {
@@ -93,9 +97,9 @@ func (f *function) cqBuffer(in []byte, c *prm.CQC) (b buffer, u *umem, s synd) {
 		}
 		return b, u, syndOK
 	}
-	b = buffer{shift: 12 + uint(c.LogPageSize()), offset: uint64(c.PageOffset()) * cqeBytes}
+	b = buffer{shift: 12 + uint(c.LogPageSize()), offset: pageOffset(c.PageOffset(), c.LogPageSize())}
 	var ok bool
-	if b.pages, ok = pageList(in[prm.CreateCQInSize:], cqPages(c), b.shift, false); !ok || b.offset >= 1<<b.shift {
+	if b.pages, ok = pageList(in[prm.CreateCQInSize:], cqPages(c), b.shift, false); !ok {
 		return b, nil, syndQueuePage
 	}
 	return b, nil, syndOK

@@ -46,7 +46,7 @@ func qpPages(c *prm.QPC) uint64 {
 	if size == 0 {
 		return 0
 	}
-	return min(queuePages(uint64(c.PageOffset())*wqeBlock, size, 12+uint(c.LogPageSize())), maxPages)
+	return min(queuePages(pageOffset(c.PageOffset(), c.LogPageSize()), size, 12+uint(c.LogPageSize())), maxPages)
 }
 
 func createQPMin(_ *function, c *call) (in, out int) {
@@ -118,9 +118,9 @@ func (f *function) qpBuffer(c *call) (b buffer, u *umem, s synd) {
 		}
 		return b, u, syndOK
 	}
-	b = buffer{shift: 12 + uint(x.LogPageSize()), offset: uint64(x.PageOffset()) * wqeBlock}
+	b = buffer{shift: 12 + uint(x.LogPageSize()), offset: pageOffset(x.PageOffset(), x.LogPageSize())}
 	var ok bool
-	if b.pages, ok = pageList(c.in[prm.CreateQPInSize:], qpPages(x), b.shift, false); !ok || b.offset >= 1<<b.shift {
+	if b.pages, ok = pageList(c.in[prm.CreateQPInSize:], qpPages(x), b.shift, false); !ok {
 		return b, nil, syndQueuePage
 	}
 	return b, nil, syndOK

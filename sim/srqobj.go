@@ -17,14 +17,15 @@ func (k srqKind) String() string { return [...]string{"SRQ", "RMP", "XRC SRQ"}[k
 // srq is a shared receive queue of any kind. The commands are in fw_srq.go. The
 // chip's lock guards it.
 type srq struct {
-	n     uint32
-	uid   uint16
-	kind  srqKind
-	pd    uint32
-	cq    *cq    // of an XRC SRQ, and of an SRQ that names one; else the QP's
-	xrcd  uint32 // of an XRC SRQ
-	index uint32 // user_index of an XRC SRQ
-	wq    workQueue
+	n      uint32
+	uid    uint16
+	kind   srqKind
+	pd     uint32
+	cq     *cq    // of an XRC SRQ, and of an SRQ that names one; else the QP's
+	xrcd   uint32 // of an XRC SRQ
+	domain *xrcd
+	index  uint32 // user_index of an XRC SRQ
+	wq     workQueue
 	// linked: each entry begins with a next segment and entries are taken along
 	// it; else in order.
 	linked   bool

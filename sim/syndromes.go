@@ -106,6 +106,8 @@ const (
 	syndSRQSize
 	syndSRQLimit
 	syndSRQBusy
+	syndSRQUMEM
+	syndRMPState
 	syndOutOfSRQs
 	syndNoXRCD
 	syndXRCDBusy
@@ -224,6 +226,8 @@ var syndromes = map[synd]Syndrome{
 	syndSRQSize:          {Status: prm.StatusBadParam, Text: "the shared receive queue is larger than log_max_srq_sz, its stride than max_wqe_sz_rq, or its type does not exist"},
 	syndSRQLimit:         {Status: prm.StatusBadParam, Text: "the limit is not below the size of the shared receive queue"},
 	syndSRQBusy:          {Status: prm.StatusResBusy, Text: "queue pairs still receive from the shared receive queue"},
+	syndSRQUMEM:          {Status: prm.StatusBadParam, Text: "the model takes an XRC SRQ's buffer and doorbell record by address only, not in user memory"},
+	syndRMPState:         {Status: prm.StatusBadResState, Text: "an RMP is created, and stays, in the state READY and is linked or cyclic"},
 	syndOutOfSRQs:        {Status: prm.StatusNoRes, Text: "all shared receive queues exist already"},
 	syndNoXRCD:           {Status: prm.StatusBadRes, Text: "the XRC domain does not exist"},
 	syndXRCDBusy:         {Status: prm.StatusResBusy, Text: "queues still belong to the XRC domain"},
