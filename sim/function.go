@@ -63,7 +63,8 @@ type function struct {
 	// listeners is the event queue that hears of each event type; nil for none.
 	listeners [256]*eq
 	engine    dataEngine
-	halves    map[uint64]uint32 // first halves of doorbells stored in two
+	delays    [msixVectors]uint16 // CONFIG_INT_MODERATION
+	halves    map[uint64]uint32   // first halves of doorbells stored in two
 }
 
 func newFunction(c *Chip, i int) *function {

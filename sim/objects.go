@@ -66,6 +66,7 @@ func (f *function) dropObjects() {
 	f.srqs.init(firstSRQN, limitOf(g.LogMaxSRQ())-firstSRQN, true)
 	f.xrcds.init(1, limitOf(g.LogMaxXRCD())-1, true)
 	f.sets.init(1, 1<<8-1, false) // counter_set_id has 8 bits; 0 is none
+	f.delays = [msixVectors]uint16{}
 	f.halves = map[uint64]uint32{}
 	f.roce = make([]prm.RoceAddrLayout, prm.AsRoceCap(f.chip.prof.caps(f.chip.port).max.get(prm.CapRoce)).RoceAddressTableSize())
 	f.engine.reset()

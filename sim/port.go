@@ -73,13 +73,12 @@ func writePAOS(f *function, img []byte) synd {
 		return s
 	}
 	if r.Ase() {
-		was := f.linkUp()
+		// The event tells the outcome, changed or not: rdma-core's VFIO test asks
+		// for a port that is up to come up and waits for it.
 		f.port.admin = r.AdminStatus()
-		if was != f.linkUp() {
-			f.later = append(f.later, f.portChanged)
-		}
+		f.later = append(f.later, f.portChanged)
 	}
-	return syndOK
+	return readPAOS(f, img)
 }
 
 // SetLink plugs (true) or pulls the cable of function i, with the event that

@@ -52,10 +52,3 @@ func (f *function) postedSRQ(s *srq) (uint16, bool) {
 	v, ok := f.readRecord(s.dbr)
 	return uint16(v), ok
 }
-
-// qCounters is a set of Q counters, as QUERY_Q_COUNTER gives it.
-type qCounters struct {
-	uid   uint16
-	users int // QPs that count here
-	out   prm.QueryQCounterOut
-}
