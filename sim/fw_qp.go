@@ -49,9 +49,17 @@ func qpPages(c *prm.QPC) uint64 {
 	return min(queuePages(pageOffset(c.PageOffset(), c.LogPageSize()), size, 12+uint(c.LogPageSize())), maxPages)
 }
 
-func createQPMin(_ *function, c *call) (in, out int) {
+// tooLarge tells whether a queue is larger than the device can have.
+func (f *function) tooLarge(c *prm.QPC) bool {
+	g := f.general()
+	return !c.NoSQ() && c.LogSQSize() > g.LogMaxQPSz() ||
+		c.RQType() == prm.RQTypeRQ && (c.LogRQSize() > g.LogMaxQPSz() || 16<<c.LogRQStride() > int(g.MaxWQESzRQ()))
+}
+
+// createQPMin: what will be refused for other reasons needs no page list.
+func createQPMin(f *function, c *call) (in, out int) {
 	q := prm.AsCreateQPIn(c.in)
-	if q.WQUMEMValid() || q.QPCExt() {
+	if q.WQUMEMValid() || q.QPCExt() || f.tooLarge(q.QPC()) {
 		return prm.CreateQPInSize, prm.CreateQPOutSize
 	}
 	return prm.CreateQPInSize + int(qpPages(q.QPC()))*8, prm.CreateQPOutSize
@@ -88,8 +96,7 @@ func (f *function) checkNewQP(in *prm.CreateQPIn) synd {
 	case c.RQType() > prm.RQTypeSRQ && c.RQType() != prm.RQTypeZeroLength,
 		c.St() == prm.QPTypeXRC && c.RQType() != prm.RQTypeZeroLength:
 		return syndQPQueue
-	case !c.NoSQ() && c.LogSQSize() > g.LogMaxQPSz(),
-		c.RQType() == prm.RQTypeRQ && (c.LogRQSize() > g.LogMaxQPSz() || 16<<c.LogRQStride() > int(g.MaxWQESzRQ())):
+	case f.tooLarge(c):
 		return syndQPSize
 	case c.WQSignature() && !g.WQSignature(),
 		(c.CsReq() != 0 || c.CsRes() != 0) && !g.SctrDataCQE(),

@@ -7,15 +7,15 @@ func init() {
 	handle(prm.OpQueryRoceAddress, onlyInit, 1, queryRoceAddress).refuses(syndOK, syndRoceIndex)
 }
 
-// roceIndex finds an entry of the RoCE address table.
+// roceEntry finds an entry of the RoCE address table.
 func (f *function) roceEntry(index uint16, port uint8) (*prm.RoceAddrLayout, synd) {
 	switch {
-	case f.chip.port != PortEth || !f.general().Roce():
-		return nil, syndRoceOff
-	case port > 1:
-		return nil, syndPort
 	case int(index) >= len(f.roce):
 		return nil, syndRoceIndex
+	case port > 1:
+		return nil, syndPort
+	case f.chip.port != PortEth || !f.general().Roce():
+		return nil, syndRoceOff
 	}
 	return &f.roce[index], syndOK
 }

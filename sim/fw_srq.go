@@ -50,9 +50,10 @@ func (n *newSRQ) pages() uint64 {
 	return min(queuePages(n.offset<<n.pageShift>>6, n.bytes(), n.pageShift), maxPages)
 }
 
-// list is the bytes of the page list behind the command.
+// list is the bytes of the page list behind the command; what will be refused
+// for its size needs none.
 func (n *newSRQ) list(f *function) int {
-	if n.wqUMEM || n.log > uint(f.general().LogMaxSRQSz()) {
+	if n.wqUMEM || f.checkSRQ(*n) == syndSRQSize {
 		return 0
 	}
 	return int(n.pages()) * 8

@@ -23,6 +23,7 @@ func TestMKeys(t *testing.T) {
 		m.SetAccessMode1_0(modeMTT)
 		m.SetLogPageSize(12)
 		m.SetMKey7_0(0x5a)
+		m.SetTranslationsOctwordSize(uint32(mtts+1) / 2)
 		for i := range mtts {
 			binary.BigEndian.PutUint64(in[prm.CreateMKeyInSize+i*8:], arenaIOVA+uint64(i)*4096|3)
 		}
@@ -38,9 +39,17 @@ func TestMKeys(t *testing.T) {
 	require.EqualValues(t, arenaIOVA+8192|3, binary.BigEndian.Uint64(out.BSF1KLM1PasMTT2_3()))
 
 	for want, in := range map[synd][]byte{
-		syndMKeyLength: key(2, func(m *prm.MKC) { m.SetStartAddr(0x1ff0); m.SetLen(0x1020) }),
-		syndMKeyPage:   key(2, func(m *prm.MKC) { m.SetLogPageSize(11); m.SetLen(1) }),
-		syndMKeyMode:   key(0, func(m *prm.MKC) { m.SetAccessMode4_2(1) }),
+		syndMKeyLength:       key(2, func(m *prm.MKC) { m.SetStartAddr(0x1ff0); m.SetLen(0x1020) }),
+		syndMKeyPage:         key(2, func(m *prm.MKC) { m.SetLogPageSize(11); m.SetLen(1) }),
+		syndMKeyMode:         key(0, func(m *prm.MKC) { m.SetAccessMode4_2(1) }),
+		syndMKeyTranslations: key(2, func(m *prm.MKC) { m.SetTranslationsOctwordSize(0); m.SetLen(1) }),
+		syndMKeyRange:        key(2, func(m *prm.MKC) { m.SetStartAddr(^uint64(0) - 4095); m.SetLen(4097) }),
+		syndMKeySignature:    key(2, func(m *prm.MKC) { m.SetBSFEn(true); m.SetLen(1) }),
+		syndMKeyUMEM: func() []byte {
+			in := key(2, func(m *prm.MKC) { m.SetLen(1) })
+			prm.AsCreateMKeyIn(in).SetMKeyUMEMValid(true)
+			return in
+		}(),
 		syndInputShort: in[:len(in)-16],
 	} {
 		_, y := r.status(in, 16)

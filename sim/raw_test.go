@@ -22,6 +22,8 @@ type raw struct {
 	token byte
 	pages []uint64 // given to firmware
 	pd    uint32
+	xrcd  uint32
+	cq    *rawCQ
 	// What eventMode left.
 	uar, eqn uint32
 	eqAt     uint64

@@ -106,7 +106,8 @@ func valid(op prm.Opcode) []byte {
 		opMod = uint16(bits.TrailingZeros64(h.opMods))
 	}
 	n := prm.CommandByOpcode(op).MinIn
-	if op == prm.OpCreateEQ {
+	switch op {
+	case prm.OpCreateEQ, prm.OpCreateCQ, prm.OpCreateQP, prm.OpCreateSRQ, prm.OpCreateXRCSRQ, prm.OpCreateRMP:
 		n += 8 // one page
 	}
 	in := cmd(op, opMod, max(n, 16))
@@ -216,6 +217,116 @@ var freed = map[prm.Opcode]func(*raw) []byte{
 		return number(prm.OpDestroyUMEM, n)
 	},
 	prm.OpDestroyUCTX: func(r *raw) []byte { return number(prm.OpDestroyUCTX, goneUCTX(r)) },
+	prm.OpCreateCQ: func(r *raw) []byte {
+		in := valid(prm.OpCreateCQ)
+		x := prm.AsCreateCQIn(in).CQContext()
+		x.SetCEQNOrApuElement(goneEQ(r))
+		return in
+	},
+	prm.OpQueryCQ:   goneCQ(prm.OpQueryCQ),
+	prm.OpModifyCQ:  goneCQ(prm.OpModifyCQ),
+	prm.OpDestroyCQ: goneCQ(prm.OpDestroyCQ),
+	prm.OpCreateQP: func(r *raw) []byte {
+		in := r.qpInput(prm.QPTypeRC)
+		prm.AsCreateQPIn(in).QPC().SetPD(gone(r, prm.OpAllocPD, prm.OpDeallocPD))
+		return in
+	},
+	prm.OpQueryQP:     goneQP(prm.OpQueryQP),
+	prm.OpDestroyQP:   goneQP(prm.OpDestroyQP),
+	prm.OpRst2InitQP:  goneQP(prm.OpRst2InitQP),
+	prm.OpInit2InitQP: goneQP(prm.OpInit2InitQP),
+	prm.OpInit2RtrQP:  goneQP(prm.OpInit2RtrQP),
+	prm.OpRtr2RtsQP:   goneQP(prm.OpRtr2RtsQP),
+	prm.OpRts2RtsQP:   goneQP(prm.OpRts2RtsQP),
+	prm.OpSqerr2RtsQP: goneQP(prm.OpSqerr2RtsQP),
+	prm.OpSqdRtsQP:    goneQP(prm.OpSqdRtsQP),
+	prm.Op2ErrQP:      goneQP(prm.Op2ErrQP),
+	prm.Op2RstQP:      goneQP(prm.Op2RstQP),
+	prm.OpCreateSRQ:   gonePDOf(prm.OpCreateSRQ),
+	prm.OpQuerySRQ:    goneSRQ(prm.OpQuerySRQ),
+	prm.OpDestroySRQ:  goneSRQ(prm.OpDestroySRQ),
+	prm.OpArmRQ:       goneSRQ(prm.OpArmRQ),
+	prm.OpQueryXRCSRQ: goneSRQ(prm.OpQueryXRCSRQ),
+	prm.OpArmXRCSRQ:   goneSRQ(prm.OpArmXRCSRQ),
+	prm.OpModifyRMP:   goneSRQ(prm.OpModifyRMP),
+	prm.OpQueryRMP:    goneSRQ(prm.OpQueryRMP),
+	prm.OpDestroyRMP:  goneSRQ(prm.OpDestroyRMP),
+	prm.OpCreateRMP:   gonePDOf(prm.OpCreateRMP),
+	prm.OpCreateXRCSRQ: func(r *raw) []byte {
+		in := r.srqInput(prm.OpCreateXRCSRQ, 2)
+		prm.AsCreateXRCSRQIn(in).XRCSRQContextEntry().SetXRCD(gone(r, prm.OpAllocXRCD, prm.OpDeallocXRCD))
+		return in
+	},
+	prm.OpDestroyXRCSRQ: goneSRQ(prm.OpDestroyXRCSRQ),
+	prm.OpDeallocXRCD: func(r *raw) []byte {
+		return number(prm.OpDeallocXRCD, gone(r, prm.OpAllocXRCD, prm.OpDeallocXRCD))
+	},
+	prm.OpDeallocQCounter: func(r *raw) []byte {
+		return number(prm.OpDeallocQCounter, gone(r, prm.OpAllocQCounter, prm.OpDeallocQCounter))
+	},
+	prm.OpQueryQCounter: func(r *raw) []byte {
+		in := valid(prm.OpQueryQCounter)
+		prm.AsQueryQCounterIn(in).SetCounterSetID(uint8(gone(r, prm.OpAllocQCounter, prm.OpDeallocQCounter)))
+		return in
+	},
+}
+
+func goneCQ(op prm.Opcode) func(*raw) []byte {
+	return func(r *raw) []byte {
+		n := r.createCQ(4, nil).n
+		r.ok(number(prm.OpDestroyCQ, n), 16)
+		return number(op, n)
+	}
+}
+
+func goneQP(op prm.Opcode) func(*raw) []byte {
+	return func(r *raw) []byte {
+		n := r.createQP(prm.QPTypeRC, nil)
+		r.ok(number(prm.OpDestroyQP, n), 16)
+		return number(op, n)
+	}
+}
+
+func goneSRQ(op prm.Opcode) func(*raw) []byte {
+	return func(r *raw) []byte {
+		n := binary.BigEndian.Uint32(r.ok(r.srqInput(prm.OpCreateSRQ, 2), 16)[8:])
+		r.ok(number(prm.OpDestroySRQ, n), 16)
+		return number(op, n)
+	}
+}
+
+func gonePDOf(op prm.Opcode) func(*raw) []byte {
+	return func(r *raw) []byte {
+		in := r.srqInput(op, 2)
+		pd := gone(r, prm.OpAllocPD, prm.OpDeallocPD)
+		if op == prm.OpCreateRMP {
+			prm.AsCreateRMPIn(in).Ctx().WQ().SetPD(pd)
+		} else {
+			prm.AsCreateSRQIn(in).SRQContextEntry().SetPD(pd)
+		}
+		return in
+	}
+}
+
+// overLimit creates a shared receive queue of four entries and arms it at four.
+func overLimit(create, arm prm.Opcode, set func(in []byte)) func(*raw) []byte {
+	return func(r *raw) []byte {
+		n := binary.BigEndian.Uint32(r.ok(r.srqInput(create, 2), 16)[8:])
+		in := number(arm, n)
+		set(in)
+		return in
+	}
+}
+
+// inState makes an input for a QP that is where the command begins.
+func inState(op prm.Opcode, s prm.QPState, set func(x *prm.QPC)) func(*raw) []byte {
+	return func(r *raw) []byte {
+		n := r.createQP(prm.QPTypeRC, nil)
+		r.qpTo(n, s)
+		in := r.qpStep(op, n)
+		set(prm.AsRst2InitQPIn(in).QPC())
+		return in
+	}
 }
 
 func functionID(op prm.Opcode) func(*raw) []byte {
@@ -270,6 +381,49 @@ var above = map[prm.Opcode]func(*raw) []byte{
 	prm.OpQueryVportState:      with(prm.OpQueryVportState, func(in []byte) { prm.AsQueryVportStateIn(in).SetVportNumber(1) }),
 	prm.OpModifyVportState:     with(prm.OpModifyVportState, func(in []byte) { prm.AsModifyVportStateIn(in).SetAdminState(3) }),
 	prm.OpQueryNicVportContext: with(prm.OpQueryNicVportContext, func(in []byte) { prm.AsQueryNicVportContextIn(in).SetVportNumber(1) }),
+	prm.OpCreateCQ: func(r *raw) []byte {
+		r.data()
+		in := valid(prm.OpCreateCQ)
+		x := prm.AsCreateCQIn(in).CQContext()
+		x.SetCEQNOrApuElement(r.eqn)
+		x.SetUARPage(r.uar)
+		x.SetLogCQSize(23)
+		return in
+	},
+	prm.OpCreateQP: func(r *raw) []byte {
+		in := r.qpInput(prm.QPTypeRC)
+		prm.AsCreateQPIn(in).QPC().SetLogRQStride(7)
+		return in
+	},
+	prm.OpRst2InitQP: inState(prm.OpRst2InitQP, prm.QPStateRst, func(x *prm.QPC) { x.PrimaryAddressPath().SetVHCAPortNum(2) }),
+	prm.OpInit2RtrQP: inState(prm.OpInit2RtrQP, prm.QPStateInit, func(x *prm.QPC) { x.SetMTU(6) }),
+	prm.OpRtr2RtsQP:  inState(prm.OpRtr2RtsQP, prm.QPStateRtr, func(x *prm.QPC) { x.SetLogSraMax(5) }),
+	prm.OpCreateSRQ: func(r *raw) []byte {
+		in := r.srqInput(prm.OpCreateSRQ, 2)
+		prm.AsCreateSRQIn(in).SRQContextEntry().SetLogRQStride(7)
+		return in
+	},
+	prm.OpCreateXRCSRQ: func(r *raw) []byte {
+		in := r.srqInput(prm.OpCreateXRCSRQ, 2)
+		prm.AsCreateXRCSRQIn(in).XRCSRQContextEntry().SetLogRQStride(7)
+		return in
+	},
+	prm.OpCreateRMP: func(r *raw) []byte {
+		in := r.srqInput(prm.OpCreateRMP, 2)
+		prm.AsCreateRMPIn(in).Ctx().WQ().SetLogWQSz(31)
+		return in
+	},
+	prm.OpArmRQ:     overLimit(prm.OpCreateSRQ, prm.OpArmRQ, func(in []byte) { prm.AsArmRQIn(in).SetLwm(4) }),
+	prm.OpArmXRCSRQ: overLimit(prm.OpCreateXRCSRQ, prm.OpArmXRCSRQ, func(in []byte) { prm.AsArmXRCSRQIn(in).SetLwm(4) }),
+	prm.OpModifyRMP: overLimit(prm.OpCreateRMP, prm.OpModifyRMP, func(in []byte) {
+		prm.AsModifyRMPIn(in).SetRMPState(uint8(prm.RMPStateRdy))
+		prm.AsModifyRMPIn(in).Bitmask().SetLwm(true)
+		prm.AsModifyRMPIn(in).Ctx().WQ().SetLwm(4)
+	}),
+	prm.OpSetRoceAddress:      with(prm.OpSetRoceAddress, func(in []byte) { prm.AsSetRoceAddressIn(in).SetRoceAddressIndex(0x100) }),
+	prm.OpQueryRoceAddress:    with(prm.OpQueryRoceAddress, func(in []byte) { prm.AsQueryRoceAddressIn(in).SetRoceAddressIndex(0x100) }),
+	prm.OpMADIfc:              with(prm.OpMADIfc, func(in []byte) { prm.AsMADIfcIn(in).SetPort(2) }),
+	prm.OpConfigIntModeration: with(prm.OpConfigIntModeration, func(in []byte) { prm.AsConfigIntModerationIn(in).SetIntVector(64) }),
 	prm.OpModifyNicVportContext: with(prm.OpModifyNicVportContext, func(in []byte) {
 		prm.AsModifyNicVportContextIn(in).SetVportNumber(1)
 	}),
