@@ -184,10 +184,7 @@ func TestRandomOperationsAgainstOracle(t *testing.T) {
 		}
 		order, replyOrder := Order(rng.IntN(2)), Order(rng.IntN(2))
 		fill(rng, mem)
-		op := sample(k, size, at, rng)
-		if k == CompareSwap && rng.IntN(2) == 0 {
-			matching(&op, mem[at-base:], order)
-		}
+		op := Random(k, size, at, mem[at-base:][:size], order, rng)
 		want := append([]byte(nil), mem...)
 		res, err := Apply(want, base, &op, order)
 		require.NoError(t, err)
@@ -216,17 +213,6 @@ func TestRandomOperationsAgainstOracle(t *testing.T) {
 func fill(rng *rand.Rand, b []byte) {
 	for i := range b {
 		b[i] = byte(rng.Uint32())
-	}
-}
-
-// matching makes a compare-and-swap match what is in memory.
-func matching(op *Op, mem []byte, order Order) {
-	if op.Size <= 8 {
-		op.Compare = order.Load(mem[:op.Size])
-		return
-	}
-	for i := range op.Wide.Compare {
-		op.Wide.Compare[i] = order.Load(mem[8*i : 8*i+8])
 	}
 }
 

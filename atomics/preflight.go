@@ -118,41 +118,6 @@ func (c Caps) offers() []Offer {
 	return out
 }
 
-// sample is an operation of this kind and size, with random operands if there is
-// a source of them, else with zeros.
-func sample(k Kind, size int, addr uint64, rng *rand.Rand) Op {
-	op := Op{Kind: k, Size: size, Addr: addr}
-	compare, masks, boundary := k.uses()
-	next := func(used bool) uint64 {
-		if rng == nil || !used {
-			return 0
-		}
-		v := rng.Uint64()
-		if rng.IntN(2) == 0 {
-			// Few distinct values, so that comparisons match now and then.
-			v = uint64(rng.IntN(2)) * v
-		}
-		return v & fieldMask(size)
-	}
-	if size <= 8 {
-		op.Compare, op.Value = next(compare), next(true)
-		op.CompareMask, op.SwapMask, op.Boundary = next(masks), next(masks), next(boundary)
-		return op
-	}
-	words := func(used bool) []uint64 {
-		if !used {
-			return nil
-		}
-		ws := make([]uint64, size/8)
-		for i := range ws {
-			ws[i] = next(true)
-		}
-		return ws
-	}
-	op.Wide = &Wide{Compare: words(compare), Value: words(true), CompareMask: words(masks), SwapMask: words(masks), Boundary: words(boundary)}
-	return op
-}
-
 // checkMasks runs every operation that the device offers at every place, in both
 // orders, on the software responder, and compares all of memory with what the
 // operation means.
@@ -163,12 +128,11 @@ func checkMasks(c Caps) (int, error) {
 	for _, k := range Kinds() {
 		for size := 1; size <= k.MaxSize(); size *= 2 {
 			for at := uint64(base + 256); at < base+260; at++ {
-				op := sample(k, size, at, rng)
-				if c.Check(&op) != nil {
+				if op := sample(k, size, at, nil); c.Check(&op) != nil {
 					continue
 				}
 				for _, order := range []Order{LittleEndian, BigEndian} {
-					if err := checkOne(&op, order, base, room, rng); err != nil {
+					if err := checkOne(k, size, at, order, base, room, rng); err != nil {
 						return n, err
 					}
 					n++
@@ -180,17 +144,14 @@ func checkMasks(c Caps) (int, error) {
 }
 
 // checkOne compares Encode and Execute with Apply.
-func checkOne(op *Op, order Order, base uint64, room int, rng *rand.Rand) error {
+func checkOne(k Kind, size int, at uint64, order Order, base uint64, room int, rng *rand.Rand) error {
 	mem := make([]byte, room)
 	for i := range mem {
 		mem[i] = byte(rng.Uint32())
 	}
-	// Half of the comparisons match.
-	if op.Kind == CompareSwap && op.Size <= 8 && rng.IntN(2) == 0 {
-		op.Compare = order.load(mem[op.Addr-base:][:op.Size])
-	}
+	op := Random(k, size, at, mem[at-base:][:size], order, rng)
 	want := append([]byte(nil), mem...)
-	res, err := Apply(want, base, op, order)
+	res, err := Apply(want, base, &op, order)
 	if err != nil {
 		return err
 	}

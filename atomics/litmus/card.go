@@ -1,0 +1,108 @@
+package litmus
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/mlxvfio/mlxvfio/atomics"
+)
+
+// Verdict is the outcome of one row.
+type Verdict string
+
+// The verdicts.
+const (
+	// Holds: nothing contradicted the guarantee.
+	Holds Verdict = "holds"
+	// Broken: the device contradicted a guarantee it gives.
+	Broken Verdict = "broken"
+	// Seen and NotSeen are about behaviour that no guarantee excludes.
+	Seen    Verdict = "seen"
+	NotSeen Verdict = "not seen"
+	// NotOffered: the device has no such operation, or the Rig no such part.
+	NotOffered Verdict = "not offered"
+	// NoTime: the budget ended before the test began.
+	NoTime Verdict = "no time"
+)
+
+// Row is one line of the card.
+type Row struct {
+	// Test is the group, Guarantee what is tried, Subject on what.
+	Test      string `json:"test"`
+	Guarantee string `json:"guarantee"`
+	Subject   string `json:"subject"`
+	// Required tells a guarantee from an observation.
+	Required bool    `json:"required"`
+	Verdict  Verdict `json:"verdict"`
+	// Ops is the number of operations that took part.
+	Ops int `json:"ops"`
+	// Fault names what is broken, Detail shows it, or says what was seen.
+	Fault  atomics.Fault `json:"fault,omitempty"`
+	Detail string        `json:"detail,omitempty"`
+}
+
+// Card is what a run found out about a device.
+type Card struct {
+	Rig           string          `json:"rig"`
+	Seed          uint64          `json:"seed"`
+	Hosts         int             `json:"hosts"`
+	Queues        int             `json:"queues"`
+	MaxAtomicSize int             `json:"max_atomic_size"`
+	MaxWrite      int             `json:"max_atomic_write"`
+	Profile       atomics.Profile `json:"profile"`
+	Rows          []Row           `json:"rows"`
+	// OK: every required row held. Faults are those of broken rows.
+	OK     bool            `json:"ok"`
+	Faults []atomics.Fault `json:"faults,omitempty"`
+	Ops    int             `json:"ops"`
+}
+
+// finish sums the rows up.
+func (c *Card) finish() {
+	c.OK, c.Faults, c.Ops = len(c.Rows) > 0, nil, 0
+	held := false
+	for _, r := range c.Rows {
+		c.Ops += r.Ops
+		held = held || r.Verdict == Holds
+		if r.Verdict != Broken {
+			continue
+		}
+		c.OK = false
+		if r.Fault != atomics.NoFault && !slices.Contains(c.Faults, r.Fault) {
+			c.Faults = append(c.Faults, r.Fault)
+		}
+	}
+	c.OK = c.OK && held
+}
+
+// Err is nil if the card is good, and else names what is broken.
+func (c *Card) Err() error {
+	if c.OK {
+		return nil
+	}
+	var errs []error
+	for _, r := range c.Rows {
+		if r.Verdict == Broken {
+			errs = append(errs, &atomics.FaultError{Fault: r.Fault, Where: r.Guarantee + ", " + r.Subject, Detail: r.Detail})
+		}
+	}
+	if len(errs) == 0 {
+		return errors.New("litmus: no guarantee could be tried; give it a device with atomics and more time")
+	}
+	return errors.Join(errs...)
+}
+
+// Heads are the names of the columns that Columns gives.
+func Heads() []string {
+	return []string{"test", "guarantee", "subject", "verdict", "ops", "detail"}
+}
+
+// Columns is the row as text.
+func (r Row) Columns() []string {
+	v := string(r.Verdict)
+	if r.Fault != atomics.NoFault {
+		v += ": " + string(r.Fault)
+	}
+	return []string{r.Test, r.Guarantee, r.Subject, v, fmt.Sprint(r.Ops), r.Detail}
+}
