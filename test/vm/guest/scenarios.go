@@ -24,6 +24,7 @@ var scenarios = map[string]scenario{
 	"flr":       {flr, 2 * time.Minute},
 	"busy":      {busy, 2 * time.Minute},
 	"pair":      {pair, 3 * time.Minute},
+	"faulty":    {faulty, 3 * time.Minute},
 	"refused":   {refused, time.Minute},
 	"kill":      {kill, 6 * time.Minute},
 	"kill-any":  {killRunning, 3 * time.Minute},

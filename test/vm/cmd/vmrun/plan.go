@@ -72,6 +72,15 @@ var plans = []plan{
 		Limit:     3 * time.Minute,
 	},
 	{
+		Name:      "faulty", // devices that break their promises
+		Scenarios: []string{"faulty"},
+		Models: []string{
+			connectX5 + ",fault=lost-irq", connectX5 + ",fault=page-starvation", connectX5 + ",fault=token@ENABLE_HCA",
+			connectX5 + ",fault=pages-more@300", connectX5 + ",fault=pages-negative@300",
+		},
+		Limit: 4 * time.Minute,
+	},
+	{
 		Name:      "restore", // from the kernel's driver and back to it
 		Scenarios: []string{"restore"},
 		Models:    []string{connectX5},

@@ -80,7 +80,7 @@ type Model struct {
 
 const (
 	prefix = "mlxvfio."
-	// separators of models, and within one: neither stands in the words of a model
+	// separators of models, and in front of the version, where the last one counts
 	nextModel, nextWord = ";", "/"
 )
 
@@ -131,11 +131,11 @@ func parseModels(value string) (out []Model, err error) {
 		return nil, nil
 	}
 	for _, m := range strings.Split(value, nextModel) {
-		words, firmware, ok := strings.Cut(m, nextWord)
-		if !ok || words == "" || firmware == "" {
+		i := strings.LastIndex(m, nextWord)
+		if i <= 0 || i == len(m)-len(nextWord) {
 			return nil, fmt.Errorf("model %q: want WORDS%sFIRMWARE", m, nextWord)
 		}
-		out = append(out, Model{words, firmware})
+		out = append(out, Model{m[:i], m[i+len(nextWord):]})
 	}
 	return out, nil
 }

@@ -9,7 +9,7 @@ import (
 
 func TestRunSurvivesTheKernelCommandLine(t *testing.T) {
 	r := Run{Scenarios: []string{"bind", "kill"}, Limit: 90 * time.Second, HugePages: 16,
-		Models: []Model{{"sim:cx5,port=ib", "16.35.4030"}, {"sim:cx5,port=ib,fw=16.35.1012", "16.35.1012"}}}
+		Models: []Model{{"sim:cx5,port=ib", "16.35.4030"}, {"sim:cx5,port=ib,fault=status@NOP#2=BAD_PARAM_ERR/0x1,fw=16.35.1012", "16.35.1012"}}}
 	got, err := ParseRun("console=ttyS0 quiet " + r.Words() + " intel_iommu=on\n")
 	require.NoError(t, err)
 	require.Equal(t, r, got)
@@ -27,6 +27,8 @@ func TestParseRunRefuses(t *testing.T) {
 		"mlxvfio.scenarios=bind mlxvfio.limit=soon",
 		"mlxvfio.scenarios=bind mlxvfio.limit=1m mlxvfio.hugepages=two",
 		"mlxvfio.scenarios=bind mlxvfio.limit=1m mlxvfio.models=sim:cx5",
+		"mlxvfio.scenarios=bind mlxvfio.limit=1m mlxvfio.models=sim:cx5/",
+		"mlxvfio.scenarios=bind mlxvfio.limit=1m mlxvfio.models=/1.2.3",
 		"mlxvfio.scenarios=bind mlxvfio.limit=1m mlxvfio.other=1",
 	} {
 		_, err := ParseRun(line)
