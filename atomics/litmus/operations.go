@@ -55,7 +55,7 @@ func (r *runner) operationsOf(ctx context.Context, size int, all *atomics.Diagno
 			break
 		}
 		k, off := kinds[i%len(kinds)], places[i/len(kinds)%len(places)]
-		p := r.ports[i%len(r.ports)]
+		p := r.ports[r.rng.IntN(len(r.ports))]
 		ex, nb, err := r.operation(ctx, p, k, size, off, &d)
 		if err != nil {
 			return err
