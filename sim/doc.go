@@ -12,7 +12,14 @@
 //	    └── UAR doorbells (uar.go)          firmware (fw.go): phases, handler table,
 //	            │                           refusals (refuse.go, syndromes.go)
 //	        event queues (eq.go)                 │
-//	                                        objects (objects.go), pages, capabilities, registers
+//	        completion queues (cqobj.go)    objects (objects.go), pages, capabilities, registers,
+//	        data engine (dataEngine)        keys (mkey.go), queues (fw_cq.go, fw_qp.go, fw_srq.go)
+//
+// The firmware half owns the objects of the data path and their states
+// (cqobj.go, qpobj.go, srqobj.go, qpstate.go); the engine behind the interface
+// dataEngine moves the data. Locks: a chip's lock guards its functions, objects
+// and engine; below it are an I/O address space's and a vector's own. Nothing
+// that holds them waits.
 //
 // One Chip holds what its functions share: the clock, the scheduler, the seed
 // and the wire. A doorbell is a synchronous call: by default the command is

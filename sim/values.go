@@ -67,6 +67,10 @@ func (c *Chip) Values() []Value {
 	add("adapter", "ieee_vendor_id", "0x2c9", sourced{Real, goldenSource})
 	add("adapter", "vsd_vendor_id", "0x15b3", sourced{Real, goldenSource})
 	add("numbers", "first UAR and first EQN", "0x10", sourced{Real, goldenSource})
+	numbers := sourced{Chosen, "no source"}
+	add("numbers", "first memory key index and shared receive queue", "0x10", numbers)
+	add("numbers", "first QPN", fmt.Sprintf("%#x", firstQPN), numbers)
+	add("numbers", "first CQN", fmt.Sprintf("%#x", firstCQN), numbers)
 	caps := p.caps(c.port)
 	over := c.overrides()
 	for _, set := range []struct {
