@@ -177,6 +177,7 @@ func (h *HCA) upEventMode(ctx context.Context) (string, error) {
 	if h.cmdEQ == nil {
 		return "skipped: commands are polled", nil
 	}
+	events := h.events.commands.Load()
 	for range 3 {
 		before := h.conn.Stats().Recovered
 		if err := h.checkEQ(ctx, h.cmdEQ); err != nil {
@@ -186,7 +187,7 @@ func (h *HCA) upEventMode(ctx context.Context) (string, error) {
 			return "a command completed by an event", nil
 		}
 	}
-	return "", &InterruptError{Vector: h.cmdEQ.Vector(), EQN: h.cmdEQ.Number()}
+	return "", &InterruptError{Vector: h.cmdEQ.Vector(), EQN: h.cmdEQ.Number(), Event: h.events.commands.Load() != events}
 }
 
 // checkEQ asks firmware whether an EQ is in order.
@@ -284,14 +285,21 @@ func (h *HCA) upReady(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d event queues in order", n), nil
 }
 
-// InterruptError says that an interrupt did not arrive.
+// InterruptError says that an interrupt did not arrive, though the command had
+// completed.
 type InterruptError struct {
 	Vector uint16
 	EQN    uint8
+	// Event tells that the entry was in the event queue. Without it firmware did
+	// not write one, or not where the driver looks.
+	Event bool
 }
 
 // Error names the vector and what to look at.
 func (e *InterruptError) Error() string {
+	if !e.Event {
+		return fmt.Sprintf("commands complete, but neither an event in EQN %d nor the interrupt (MSI-X vector %d) tells so; suspect firmware, reset the function, or do without events (--polled, Options.Polled)", e.EQN, e.Vector)
+	}
 	return fmt.Sprintf("the interrupt of EQN %d (MSI-X vector %d) did not arrive, its event did; check interrupt remapping (dmesg: DMAR, AMD-Vi) and /proc/interrupts, or do without interrupts (--polled, Options.Polled)", e.EQN, e.Vector)
 }
 

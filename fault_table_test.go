@@ -99,7 +99,7 @@ var faultKinds = []faultKind{
 	{name: "wrong signature", raise: fault("signature", ""), stages: commandStages, change: checked,
 		want: is(cmdif.ErrSignature), remedy: "suspect memory corruption or firmware"},
 	{name: "event never written", raise: fault("lost-event", ""), stages: []string{"command-eq", "event-mode"},
-		want: as[*mlxvfio.InterruptError], remedy: "interrupt remapping"},
+		want: as[*mlxvfio.InterruptError], remedy: "neither an event"},
 	{name: "interrupt never raised", raise: fault("lost-irq", ""), stages: []string{"open", "vectors", "command-eq", "event-mode"},
 		want: as[*mlxvfio.InterruptError], remedy: "interrupt remapping"},
 	{name: "firmware never ready", raise: fault("init-never", ""), stages: []string{"open", "reset", "wait-firmware", "command-queue"},

@@ -31,7 +31,7 @@ const eventRounds = 16
 // completions were noticed.
 func checkEvents(ctx context.Context, s *session) (string, error) {
 	if !s.EventMode() {
-		return "skipped: commands are polled, the function has no MSI-X", s.Conn().NOP(ctx)
+		return "skipped: commands are polled", s.Conn().NOP(ctx)
 	}
 	before := s.Stats()
 	for n := range uint64(eventRounds) {
