@@ -70,9 +70,14 @@ func (h *HCA) closeSpace() error {
 
 // downOpen unmaps before it closes the transport: a mapping outlives neither a
 // socket nor a container. What could not be unmapped then is gone with the
-// transport, and its memory is freed after it.
+// transport, and its memory is freed after it. The device masters the bus no
+// more, so memory that it might have known of is free too.
 func (h *HCA) downOpen(context.Context, bool) error {
-	unmap := h.closeSpace()
+	var unmap error
+	if h.queues != nil {
+		unmap = h.queues.ReleaseOrphans()
+	}
+	unmap = errors.Join(unmap, h.closeSpace())
 	err := h.dev.Close()
 	if h.private && h.space.Stats().Mappings > 0 {
 		err = errors.Join(err, h.space.Close())

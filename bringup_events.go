@@ -30,6 +30,7 @@ func (h *HCA) upUAR(ctx context.Context) (string, error) {
 		Conn: h.conn, Space: h.space, BAR: h.bar,
 		Layout:     queues.UARLayout{PageShift: 12 + uint8(g.LogUARPageSz()), FourK: g.UAR4k()},
 		WideEvents: g.EventCap(),
+		Caps:       queues.CapsOf(h.issi, h.currentCap(prm.CapGeneral), h.currentCap(prm.CapAtomic), h.currentCap(prm.CapRoce)),
 	}
 	u, err := h.queues.AllocUAR(ctx)
 	if err != nil {

@@ -151,6 +151,16 @@ func (h *HCA) Cap(t prm.CapType) (*Capability, bool) {
 	return c, ok
 }
 
+// currentCap is the current structure of a type, nil if the device does not have
+// it.
+func (h *HCA) currentCap(t prm.CapType) []byte {
+	c, ok := h.Cap(t)
+	if !ok {
+		return nil
+	}
+	return c.Current
+}
+
 // Caps lists the capability types that were read, in the order of their numbers.
 func (h *HCA) Caps() []*Capability {
 	h.mu.Lock()

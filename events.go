@@ -166,6 +166,7 @@ func (h *HCA) dispatch(q *queues.EQ, e *prm.EQE) {
 func (h *HCA) deliver(q *queues.EQ, e *prm.EQE) {
 	ev := Event{Time: time.Now(), EQN: q.Number(), Entry: *e}
 	h.events.delivered.Add(1)
+	h.queues.HandleEvent(e)
 	if !ev.Known() {
 		h.events.unknown.Add(1)
 		h.log.Warn("event without a name", "op", "event", "eqn", q.Number(), "type", uint8(ev.Type()), "subtype", ev.SubType(), "entry", ev.String())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/mlxvfio/mlxvfio/cmdif"
 	"github.com/mlxvfio/mlxvfio/vfio"
@@ -26,9 +27,18 @@ type Dev struct {
 	// WideEvents says that firmware reads all four words of an event mask
 	// (capability event_cap); without it only types 0 … 63 can be asked for.
 	WideEvents bool
+	// Caps are what queues go by. With the zero value limits are left to
+	// firmware and nothing optional is used.
+	Caps Caps
+
+	variants atomic.Uint32 // memory keys created: the low byte of the next
 
 	mu      sync.Mutex
 	orphans []*vfio.Buffer
+	cqs     map[uint32]*CQ         // by number, for events
+	failed  []*CQ                  // CQs in error whose EventChannel has not heard of it
+	waiters map[uint8]*vfio.Vector // by EQN: what EventChannels wait for
+	roce    RoCEAddress            // what EnableRoCE set
 }
 
 // orphan keeps memory of an object whose creation has no answer: firmware may
@@ -53,13 +63,10 @@ func (d *Dev) ReleaseOrphans() error {
 	return errors.Join(errs...)
 }
 
-// answered tells whether the device is through with a command that failed: it
-// then holds no address of it. After a time-out or a cancelled wait it may.
-func answered(err error) bool {
-	var ce *cmdif.CommandError
-	var de *cmdif.DeliveryError
-	return errors.As(err, &ce) || errors.As(err, &de)
-}
+// answered tells whether the device is through with a command that failed, or
+// never got it: it then holds no address of it. After a time-out or a cancelled
+// wait it may.
+func answered(err error) bool { return !cmdif.Unanswered(err) }
 
 // exec sends one command; what says in the caller's words what was attempted.
 func (d *Dev) exec(ctx context.Context, what string, in, out []byte) error {

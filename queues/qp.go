@@ -1,0 +1,470 @@
+package queues
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/mlxvfio/mlxvfio/internal/prm"
+	"github.com/mlxvfio/mlxvfio/vfio"
+)
+
+// QPType is the transport service of a queue pair.
+type QPType uint8
+
+// Services.
+const (
+	// RC is reliable connected: one peer, everything is possible.
+	RC QPType = iota
+	// UD is unreliable datagram: any number of peers, sends only.
+	UD
+)
+
+// String names it as InfiniBand does.
+func (t QPType) String() string { return t.service().String() }
+
+func (t QPType) service() prm.QPServiceType {
+	if t == UD {
+		return prm.QPTypeUD
+	}
+	return prm.QPTypeRC
+}
+
+// QPOptions describe a queue pair to be created.
+type QPOptions struct {
+	// Name appears in messages and names the memory.
+	Name string
+	Type QPType
+	// PD is the protection domain whose memory keys it may use.
+	PD *PD
+	// SendCQ and RecvCQ take its completions; a nil RecvCQ is SendCQ.
+	SendCQ, RecvCQ *CQ
+	// UAR carries its doorbell. It must outlive the queue pair.
+	UAR *UAR
+	// LogSQ is log2 of the 64-byte blocks of the send queue, up to 15; 0 is 6.
+	LogSQ uint8
+	// LogRQ is log2 of the WQEs of the receive queue, up to 15; 0 is 6. It is
+	// raised until the queue fills 64 bytes, since the send queue begins there.
+	// RecvSGEs is the number of pieces of a receive WQE; 0 is 4.
+	LogRQ    uint8
+	RecvSGEs int
+	// NoRecv makes it without a receive queue.
+	NoRecv bool
+	// SRQ, if set, is where it takes receive WQEs from, instead of a queue of its
+	// own.
+	SRQ *SRQ
+	// Remote are the operations a peer may request, RC only; 0 is all of them,
+	// RemoteNone none. Memory keys decide about the memory.
+	Remote Access
+	// AtomicMode is the largest atomic the queue pair takes as a responder; 0 is
+	// the one Linux would choose from the capabilities.
+	AtomicMode prm.AtomicMode
+	// NoAtomicWrites leaves atomic_like_write_en off. Without it, RDMA WRITEs
+	// that arrive at an RC queue pair are carried out atomically up to the size
+	// of AtomicMode, wherever writes and atomics are allowed and the device has
+	// atomics.
+	NoAtomicWrites bool
+	// PSN is the first packet sequence number it sends, 24 bits; 0 is a random
+	// one.
+	PSN uint32
+	// CrossMaster and CrossSlave let it enable others by SEND_EN, and wait to be
+	// enabled (cd_master, cd_slave_send).
+	CrossMaster, CrossSlave bool
+	// BlueFlame writes short WQEs to the doorbell page; the UAR must be this
+	// queue pair's alone (see SendQueueConfig).
+	BlueFlame bool
+}
+
+// RemoteNone is no remote right at all, where 0 would be all of them.
+const RemoteNone Access = 1 << 7
+
+const (
+	defaultLogSQ    = 6
+	defaultLogRQ    = 6
+	defaultRecvSGEs = 4
+)
+
+// QP is a queue pair: a send queue and a receive queue. It belongs to one caller at a time,
+// together with its CQs and its SRQ; Query may be called by any.
+type QP struct {
+	// SQ is the send queue.
+	SQ *SendQueue
+	// RQ is the receive queue; nil with an SRQ or without receives.
+	RQ *RecvQueue
+
+	dev    *Dev
+	o      QPOptions
+	number uint32
+	mem    queueMemory
+	state  prm.QPState // as far as commands tell
+	remote Access
+	mode   prm.AtomicMode
+	writes bool // atomic_like_write_en
+	link   Link
+	life   refs
+}
+
+// qpPlan is where things lie in a queue pair's memory.
+type qpPlan struct {
+	logRQ, stride, logSQ uint8
+	rqBytes, sqBytes     int
+}
+
+// CreateQP allocates the rings, receive queue first, and the doorbell record, and
+// hands them to firmware (opcode 0x500). The queue pair is in state RESET. It
+// reads the context back (QUERY_QP) and answers a *ContextError, with nothing
+// left behind, if the device did not take atomic_like_write_en or atomic_mode.
+func (d *Dev) CreateQP(ctx context.Context, o QPOptions) (*QP, error) {
+	op := fmt.Sprintf("create the %v queue pair %s", o.Type, o.Name)
+	p, err := d.planQP(op, &o)
+	if err != nil {
+		return nil, err
+	}
+	q := &QP{dev: d, o: o}
+	if o.Type == RC {
+		q.remote = o.Remote
+		if o.Remote&RemoteAtomic != 0 {
+			q.mode = o.AtomicMode
+		}
+		q.writes = q.mode != prm.AtomicModeNone && o.Remote&RemoteWrite != 0 && !o.NoAtomicWrites
+	}
+	if err := q.hold(op); err != nil {
+		return nil, err
+	}
+	if err := q.create(ctx, op, p); err != nil {
+		q.drop()
+		return nil, err
+	}
+	if err := q.confirm(ctx); err != nil {
+		return nil, errors.Join(err, q.abandon(ctx))
+	}
+	return q, nil
+}
+
+// abandon destroys a queue pair whose creation cannot be finished. If even that
+// gets no answer, the memory stays until the device is reset.
+func (q *QP) abandon(ctx context.Context) error {
+	// The caller's context may be why the creation failed.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonLimit)
+	defer cancel()
+	err := q.Destroy(ctx)
+	if err != nil && q.life.end() {
+		q.dev.orphan(q.mem.ring)
+		q.dev.orphan(q.mem.record)
+		q.detach()
+	}
+	return err
+}
+
+// planQP checks the options and lays the rings out.
+func (d *Dev) planQP(op string, o *QPOptions) (p qpPlan, err error) {
+	if o.LogSQ == 0 {
+		o.LogSQ = defaultLogSQ
+	}
+	if o.LogRQ == 0 {
+		o.LogRQ = defaultLogRQ
+	}
+	if o.RecvSGEs == 0 {
+		o.RecvSGEs = defaultRecvSGEs
+	}
+	if o.RecvCQ == nil {
+		o.RecvCQ = o.SendCQ
+	}
+	limit := uint8(15)
+	if d.Caps.LogMaxQPSize != 0 {
+		limit = min(limit, d.Caps.LogMaxQPSize)
+	}
+	switch {
+	case o.Type > UD:
+		return p, refuse(op, "Type", vfio.ErrNotSupported, "%d; RC and UD are", o.Type)
+	case o.LogSQ > limit:
+		return p, refuse(op, "LogSQ", vfio.ErrRange, "2^%d blocks; 2^%d is the most", o.LogSQ, limit)
+	case o.LogRQ > limit:
+		return p, refuse(op, "LogRQ", vfio.ErrRange, "2^%d WQEs; 2^%d is the most", o.LogRQ, limit)
+	case o.NoRecv && o.SRQ != nil:
+		return p, refuse(op, "NoRecv", vfio.ErrRange, "it contradicts SRQ; give one of them")
+	case o.PSN >= 1<<24:
+		return p, refuse(op, "PSN", vfio.ErrRange, "%#x has more than 24 bits", o.PSN)
+	case (o.CrossMaster || o.CrossSlave) && d.Caps.known() && !d.Caps.CrossChannel:
+		return p, refuse(op, "CrossMaster", vfio.ErrNotSupported, "the device lacks the capability cd")
+	}
+	if err := d.planRights(op, o); err != nil {
+		return p, err
+	}
+	p = qpPlan{logSQ: o.LogSQ, sqBytes: WQEBB << o.LogSQ}
+	if o.SRQ != nil || o.NoRecv {
+		return p, nil
+	}
+	if p.stride, err = recvStride(op, d.Caps.MaxRecvWQE, o.RecvSGEs, 0); err != nil {
+		return p, err
+	}
+	for p.logRQ = o.LogRQ; 1<<(p.logRQ+p.stride) < WQEBB; p.logRQ++ {
+	}
+	p.rqBytes = 1 << (p.logRQ + p.stride)
+	return p, nil
+}
+
+// planRights settles what a peer may do, and the atomic mode.
+func (d *Dev) planRights(op string, o *QPOptions) error {
+	switch {
+	case o.Remote&^(RemoteAll|RemoteNone) != 0:
+		return refuse(op, "Remote", vfio.ErrRange, "%#x has bits that are no remote rights", uint8(o.Remote))
+	case o.Remote == 0:
+		o.Remote = RemoteAll
+		if d.Caps.AtomicMode() == prm.AtomicModeNone {
+			o.Remote &^= RemoteAtomic
+		}
+	}
+	o.Remote &= RemoteAll
+	most := d.Caps.AtomicMode()
+	if o.Remote&RemoteAtomic == 0 {
+		if o.AtomicMode != prm.AtomicModeNone {
+			return refuse(op, "AtomicMode", vfio.ErrNotSupported, "%v needs the right RemoteAtomic, and a device with atomics", o.AtomicMode)
+		}
+		return nil
+	}
+	switch {
+	case most == prm.AtomicModeNone && d.Caps.known():
+		return refuse(op, "Remote", vfio.ErrNotSupported, "the device has no atomics; leave RemoteAtomic out")
+	case o.AtomicMode > most && d.Caps.known():
+		return refuse(op, "AtomicMode", vfio.ErrNotSupported, "%v; the device has %v (atomic_operations %#x, atomic_size_qp %#x)", o.AtomicMode, most, d.Caps.AtomicOperations, d.Caps.AtomicSizes)
+	case o.AtomicMode == prm.AtomicModeNone:
+		o.AtomicMode = most
+	}
+	return nil
+}
+
+// hold counts the queue pair as a user of its objects.
+func (q *QP) hold(op string) error {
+	o := &q.o
+	if err := o.UAR.check(q.dev, op); err != nil {
+		return err
+	}
+	if err := o.PD.take(q.dev, op); err != nil {
+		return err
+	}
+	if err := o.SendCQ.take(q.dev, op, "SendCQ"); err != nil {
+		o.PD.life.drop()
+		return err
+	}
+	if err := o.RecvCQ.take(q.dev, op, "RecvCQ"); err != nil {
+		o.PD.life.drop()
+		o.SendCQ.life.drop()
+		return err
+	}
+	if o.SRQ == nil {
+		return nil
+	}
+	var err error
+	switch {
+	case o.SRQ.dev != q.dev:
+		err = refuse(op, "SRQ", ErrForeign, "the %v is another device's", o.SRQ)
+	case !o.SRQ.life.use():
+		err = refuse(op, "SRQ", vfio.ErrClosed, "the %v was destroyed", o.SRQ)
+	default:
+		return nil
+	}
+	o.SRQ = nil
+	q.drop()
+	return err
+}
+
+// drop undoes hold.
+func (q *QP) drop() {
+	q.o.PD.life.drop()
+	q.o.SendCQ.life.drop()
+	q.o.RecvCQ.life.drop()
+	if q.o.SRQ != nil {
+		q.o.SRQ.life.drop()
+	}
+}
+
+// take counts a user of the CQ, which must be of device d.
+func (q *CQ) take(d *Dev, op, field string) error {
+	switch {
+	case q == nil:
+		return refuse(op, field, ErrMissing, "create one with CreateCQ")
+	case q.dev != d:
+		return refuse(op, field, ErrForeign, "CQN %#x is another device's", q.cqn)
+	case !q.life.use():
+		return refuse(op, field, vfio.ErrClosed, "the %s CQ was destroyed", q.o.Name)
+	}
+	return nil
+}
+
+func (q *QP) create(ctx context.Context, op string, p qpPlan) error {
+	d := q.dev
+	mem, err := d.allocQueue(q.o.Name+" QP", p.rqBytes+p.sqBytes)
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	q.mem = mem
+	if err := q.makeRings(p); err != nil {
+		return errors.Join(fmt.Errorf("%s: %w", op, err), mem.free())
+	}
+	in, out := q.createInput(p), make([]byte, prm.CreateQPOutSize)
+	if err := d.exec(ctx, op, in, out); err != nil {
+		return d.undo(err, mem)
+	}
+	q.number = prm.AsCreateQPOut(out).QPN()
+	if q.o.PSN == 0 {
+		q.o.PSN = rand.Uint32N(1 << 24)
+	}
+	q.attach()
+	return nil
+}
+
+// makeRings makes the software side of the queues, before the number is known.
+func (q *QP) makeRings(p qpPlan) (err error) {
+	if p.rqBytes > 0 {
+		q.RQ, err = NewRecvQueue(RecvQueueConfig{
+			Ring: q.mem.ring.Mem.Slice(0, p.rqBytes), Record: q.mem.record.Mem, LogSize: p.logRQ, LogStride: p.stride,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	q.SQ, err = NewSendQueue(SendQueueConfig{
+		Ring: q.mem.ring.Mem.Slice(p.rqBytes, p.sqBytes), Record: q.mem.record.Mem,
+		LogWQEBB: p.logSQ, MaxWQE: int(q.dev.Caps.MaxSendWQE), UAR: q.o.UAR,
+		BlueFlame: q.o.BlueFlame, BlueFlameSize: q.dev.Caps.BlueFlameSize,
+	})
+	return err
+}
+
+// attach gives the queues their number and makes them complete on their CQs.
+func (q *QP) attach() {
+	q.SQ.qpn8 = q.number << 8
+	q.o.SendCQ.AttachSend(q.SQ)
+	if q.RQ != nil {
+		q.RQ.qpn = q.number
+		q.o.RecvCQ.AttachRecv(q.number, q.RQ)
+	}
+	if q.o.SRQ != nil {
+		q.o.RecvCQ.AttachShared(q.number, &q.o.SRQ.SRQRing)
+	}
+}
+
+func (q *QP) createInput(p qpPlan) []byte {
+	shift, pas := q.mem.pages()
+	in := withPages(prm.CreateQPInSize, pas)
+	cmd := prm.AsCreateQPIn(in)
+	cmd.SetOpcode(prm.OpCreateQP)
+	c := cmd.QPC()
+	c.SetSt(q.o.Type.service())
+	c.SetPmState(prm.PMStateMigrated)
+	c.SetPD(q.o.PD.number)
+	c.SetLogSQSize(p.logSQ)
+	switch {
+	case q.o.SRQ != nil:
+		c.SetRQType(prm.RQTypeSRQ)
+		c.SetSRQNRmpnXrqn(q.o.SRQ.number)
+	case q.o.NoRecv:
+		c.SetRQType(prm.RQTypeZeroLength)
+	default:
+		c.SetRQType(prm.RQTypeRQ)
+		c.SetLogRQSize(p.logRQ)
+		c.SetLogRQStride(p.stride - 4)
+	}
+	if q.dev.Caps.TimeStamps {
+		c.SetTsFormat(prm.TSFormatDefault)
+	}
+	if q.dev.Caps.CQEVersion > 0 {
+		c.SetUserIndex(noUserIndex)
+	}
+	c.SetUARPage(q.o.UAR.index)
+	c.SetLogPageSize(shift - adapterPageShift)
+	c.SetCQNSnd(q.o.SendCQ.cqn)
+	c.SetCQNRcv(q.o.RecvCQ.cqn)
+	c.SetDBRAddr(q.mem.record.IOVA())
+	c.SetCdMaster(q.o.CrossMaster)
+	c.SetCdSlaveSend(q.o.CrossSlave)
+	q.setAtomics(c)
+	return in
+}
+
+// noUserIndex is the cookie of a queue pair that is found by its number (Linux
+// MLX5_IB_DEFAULT_UIDX).
+const noUserIndex = 0xffffff
+
+// setAtomics writes what makes atomics and atomic writes work. No source says
+// with which command a device takes these fields: Linux writes atomic_mode with
+// every transition that carries rae, NVIDIA's GPU libraries set
+// atomic_like_write_en together with rae. So they are in each of these commands.
+func (q *QP) setAtomics(c *prm.QPC) {
+	c.SetAtomicMode(q.mode)
+	c.SetAtomicLikeWriteEn(q.writes)
+}
+
+// Number is the QPN that firmware gave, 24 bits.
+func (q *QP) Number() uint32 { return q.number }
+
+// Name is the name it was created with.
+func (q *QP) Name() string { return q.o.Name }
+
+// Type is its service.
+func (q *QP) Type() QPType { return q.o.Type }
+
+// SendCQ and RecvCQ are where it completes, SRQ where it takes receive WQEs from.
+func (q *QP) SendCQ() *CQ { return q.o.SendCQ }
+
+// RecvCQ is where its receives complete.
+func (q *QP) RecvCQ() *CQ { return q.o.RecvCQ }
+
+// SRQ is the shared receive queue, nil without one.
+func (q *QP) SRQ() *SRQ { return q.o.SRQ }
+
+// AtomicMode is the largest atomic it takes as a responder.
+func (q *QP) AtomicMode() prm.AtomicMode { return q.mode }
+
+// AtomicWrites tells whether writes that arrive are carried out atomically.
+func (q *QP) AtomicWrites() bool { return q.writes }
+
+// PSN is the first packet sequence number it sends.
+func (q *QP) PSN() uint32 { return q.o.PSN }
+
+// State is the state that the last command or Query found. The device may have
+// moved it to an error state since.
+func (q *QP) State() prm.QPState { return q.state }
+
+// Destroy takes the queue pair from firmware (opcode 0x501), drops its completions
+// that nobody has polled, and frees its memory. If firmware refuses, the memory
+// stays: the device may use it until it is reset; Release frees it then. A second
+// call answers vfio.ErrClosed.
+func (q *QP) Destroy(ctx context.Context) error {
+	op := fmt.Sprintf("destroy the queue pair %s (QPN %#x)", q.o.Name, q.number)
+	err := q.life.destroy(op, func() error {
+		in, out := make([]byte, prm.DestroyQPInSize), make([]byte, prm.DestroyQPOutSize)
+		cmd := prm.AsDestroyQPIn(in)
+		cmd.SetOpcode(prm.OpDestroyQP)
+		cmd.SetQPN(q.number)
+		return q.dev.exec(ctx, op, in, out)
+	})
+	if err != nil {
+		return err
+	}
+	q.detach()
+	return q.mem.free()
+}
+
+// Release frees the memory without telling firmware: only for a device that was
+// reset, is disabled, or cannot reach memory any more. A second call does nothing.
+func (q *QP) Release() error {
+	if !q.life.end() {
+		return nil
+	}
+	q.detach()
+	return q.mem.free()
+}
+
+// detach takes the queues from their CQs and closes them.
+func (q *QP) detach() {
+	q.o.SendCQ.Detach(q.number)
+	q.o.RecvCQ.Detach(q.number)
+	q.SQ.close()
+	if q.RQ != nil {
+		q.RQ.close()
+	}
+	q.drop()
+}
