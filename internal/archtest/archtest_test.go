@@ -81,6 +81,8 @@ var allowed = map[string][]string{
 	"initseg":          {"vfio", "internal/prm"},
 	"cmdif":            {"initseg", "vfio", "internal/prm", "internal/mmio"},
 	"queues":           {"cmdif", "vfio", "internal/prm", "internal/mmio"},
+	"atomics":          {"queues", "cmdif", "vfio", "internal/prm"},
+	"atomics/litmus":   {"atomics", "queues", "vfio", "internal/prm"},
 	"mlxvfio":          {"atomics", "tracer", "health", "queues", "cmdif", "initseg", "vfio", "internal/prm"},
 	"sim":              {"vfio", "internal/prm"},
 	"internal/vfiouser": {
