@@ -107,7 +107,7 @@ func (f *function) portInfo(d []byte) {
 	binary.BigEndian.PutUint64(d[8:], defaultPrefix)
 	binary.BigEndian.PutUint16(d[16:], f.port.lid)
 	binary.BigEndian.PutUint16(d[18:], ibSMLID)
-	binary.BigEndian.PutUint32(d[20:], ibCapMask)
+	binary.BigEndian.PutUint32(d[20:], f.vport.capMask)
 	d[28] = 1 // local port
 	d[32] = state
 	d[33] = phys<<4 | physPolling

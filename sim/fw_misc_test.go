@@ -163,3 +163,29 @@ func TestPortUpAgain(t *testing.T) {
 	require.Equal(t, prm.PortOperDown, paos(prm.PortAdminDown, true).OperStatus())
 	require.Equal(t, 1, changed())
 }
+
+// TestPortCapabilities: the mask that the query offers can be changed, and the
+// subnet agent tells the same.
+func TestPortCapabilities(t *testing.T) {
+	r := newRaw(t, Options{}).to(phaseInit)
+	query := func() *prm.HCAVportContext {
+		return prm.AsQueryHCAVportContextOut(r.ok(valid(prm.OpQueryHCAVportContext), prm.QueryHCAVportContextOutSize)).HCAVportContext()
+	}
+	before := query()
+	require.NotZero(t, before.CapMask1()&ibCapCM)
+	in := valid(prm.OpModifyHCAVportContext)
+	v := prm.AsModifyHCAVportContextIn(in).HCAVportContext()
+	v.SetCapMask1FieldSelect(ibCapCM)
+	r.ok(in, 16)
+	require.Equal(t, before.CapMask1()&^ibCapCM, query().CapMask1())
+	v.SetCapMask1(ibCapCM)
+	r.ok(in, 16)
+	require.Equal(t, before.CapMask1(), query().CapMask1())
+	v.SetFieldSelect(1)
+	_, y := r.status(in, 16)
+	require.Equal(t, syndVportField, y)
+	v.SetFieldSelect(0)
+	v.SetCapMask1FieldSelect(1)
+	_, y = r.status(in, 16)
+	require.Equal(t, syndVportField, y)
+}

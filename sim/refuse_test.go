@@ -373,14 +373,15 @@ var above = map[prm.Opcode]func(*raw) []byte{
 		prm.AsCreateUMEMIn(in).UMEM().SetPageOffset(4096)
 		return in
 	},
-	prm.OpCreateUCTX:           with(prm.OpCreateUCTX, func(in []byte) { prm.AsCreateUCTXIn(in).UCTX().SetCap(4) }),
-	prm.OpAccessReg:            with(prm.OpAccessReg, func(in []byte) { prm.AsAccessRegisterIn(in).SetRegisterID(0xffff) }),
-	prm.OpQueryHCAVportContext: with(prm.OpQueryHCAVportContext, func(in []byte) { prm.AsQueryHCAVportContextIn(in).SetPortNum(2) }),
-	prm.OpQueryHCAVportGID:     with(prm.OpQueryHCAVportGID, func(in []byte) { prm.AsQueryHCAVportGIDIn(in).SetGIDIndex(8) }),
-	prm.OpQueryHCAVportPkey:    with(prm.OpQueryHCAVportPkey, func(in []byte) { prm.AsQueryHCAVportPkeyIn(in).SetPkeyIndex(128) }),
-	prm.OpQueryVportState:      with(prm.OpQueryVportState, func(in []byte) { prm.AsQueryVportStateIn(in).SetVportNumber(1) }),
-	prm.OpModifyVportState:     with(prm.OpModifyVportState, func(in []byte) { prm.AsModifyVportStateIn(in).SetAdminState(3) }),
-	prm.OpQueryNicVportContext: with(prm.OpQueryNicVportContext, func(in []byte) { prm.AsQueryNicVportContextIn(in).SetVportNumber(1) }),
+	prm.OpCreateUCTX:            with(prm.OpCreateUCTX, func(in []byte) { prm.AsCreateUCTXIn(in).UCTX().SetCap(4) }),
+	prm.OpAccessReg:             with(prm.OpAccessReg, func(in []byte) { prm.AsAccessRegisterIn(in).SetRegisterID(0xffff) }),
+	prm.OpQueryHCAVportContext:  with(prm.OpQueryHCAVportContext, func(in []byte) { prm.AsQueryHCAVportContextIn(in).SetPortNum(2) }),
+	prm.OpModifyHCAVportContext: with(prm.OpModifyHCAVportContext, func(in []byte) { prm.AsModifyHCAVportContextIn(in).SetPortNum(2) }),
+	prm.OpQueryHCAVportGID:      with(prm.OpQueryHCAVportGID, func(in []byte) { prm.AsQueryHCAVportGIDIn(in).SetGIDIndex(8) }),
+	prm.OpQueryHCAVportPkey:     with(prm.OpQueryHCAVportPkey, func(in []byte) { prm.AsQueryHCAVportPkeyIn(in).SetPkeyIndex(128) }),
+	prm.OpQueryVportState:       with(prm.OpQueryVportState, func(in []byte) { prm.AsQueryVportStateIn(in).SetVportNumber(1) }),
+	prm.OpModifyVportState:      with(prm.OpModifyVportState, func(in []byte) { prm.AsModifyVportStateIn(in).SetAdminState(3) }),
+	prm.OpQueryNicVportContext:  with(prm.OpQueryNicVportContext, func(in []byte) { prm.AsQueryNicVportContextIn(in).SetVportNumber(1) }),
 	prm.OpCreateCQ: func(r *raw) []byte {
 		r.data()
 		in := valid(prm.OpCreateCQ)

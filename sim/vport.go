@@ -34,6 +34,7 @@ const (
 func init() {
 	const states = 1<<vnicVport | 1<<eswVport | 1<<uplinkVport
 	handle(prm.OpQueryHCAVportContext, onlyInit, 1, queryHCAVport).refuses(syndOK, syndPort)
+	handle(prm.OpModifyHCAVportContext, onlyInit, 1, modifyHCAVport).refuses(syndOK, syndPort)
 	handle(prm.OpQueryHCAVportGID, onlyInit, 1, queryGID).needs(queryGIDMin).refuses(syndOK, syndTableIndex)
 	handle(prm.OpQueryHCAVportPkey, onlyInit, 1, queryPKey).needs(queryPKeyMin).refuses(syndOK, syndTableIndex)
 	handle(prm.OpQueryVportState, onlyInit, states, queryVportState).refuses(syndOK, syndVport)
@@ -44,12 +45,13 @@ func init() {
 
 // vport is the function's own virtual port; there are no others.
 type vport struct {
-	admin uint8
-	nic   prm.NicVportContext
+	admin   uint8
+	capMask uint32 // IB PortInfo CapabilityMask
+	nic     prm.NicVportContext
 }
 
 func (f *function) resetVport() {
-	f.vport = vport{admin: vportAuto}
+	f.vport = vport{admin: vportAuto, capMask: ibCapMask}
 	n := &f.vport.nic
 	n.SetMTU(1500 + 22)
 	n.SetSystemImageGUID(f.chip.systemGUID())
@@ -87,11 +89,28 @@ func queryHCAVport(f *function, c *call) synd {
 	v.SetSystemImageGUID(f.chip.systemGUID())
 	v.SetPortGUID(f.guid())
 	v.SetNodeGUID(f.guid())
-	v.SetCapMask1(ibCapMask)
+	v.SetCapMask1(f.vport.capMask)
 	v.SetCapMask1FieldSelect(ibCapMask)
 	v.SetLID(f.port.lid)
 	v.SetSmLID(ibSMLID)
 	v.SetSubnetTimeout(ibTimeout)
+	return syndOK
+}
+
+// modifyHCAVport changes the port's capability mask, as far as the query's
+// cap_mask1_field_select offers it. GUIDs and the state policy, which field_select
+// names, belong to a virtual function's host and cannot be changed here.
+func modifyHCAVport(f *function, c *call) synd {
+	in := prm.AsModifyHCAVportContextIn(c.in)
+	if s := ownVport(in.OtherVport(), in.VportNumber(), in.PortNum()); s != syndOK {
+		return s
+	}
+	v := in.HCAVportContext()
+	sel := v.CapMask1FieldSelect()
+	if v.FieldSelect() != 0 || sel&^ibCapMask != 0 || v.CapMask2FieldSelect() != 0 {
+		return syndVportField
+	}
+	f.vport.capMask = f.vport.capMask&^sel | v.CapMask1()&sel
 	return syndOK
 }
 
