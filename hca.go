@@ -47,8 +47,10 @@ type HCA struct {
 	asyncEQ  *queues.EQ
 	pagesEQ  *queues.EQ
 
-	hub    eventHub
-	events eventCounters
+	hub eventHub
+	// dataPaths are those that OpenData made and nobody has closed.
+	dataPaths dataPathSet
+	events    eventCounters
 
 	// limits are the device's own, where register DTOR gives them.
 	reclaimLimit, teardownLimit time.Duration
