@@ -174,7 +174,7 @@ func (f *function) attempt(c *call, plan commandPlan) synd {
 	case c.room < minOut:
 		return syndOutputShort
 	}
-	if uid := binary.BigEndian.Uint16(c.in[2:]); uid != 0 {
+	if uid := uidOf(c); uid != 0 && uid != sharedUID {
 		if _, ok := f.uctxs.get(uint32(uid)); !ok {
 			return syndUID
 		}
@@ -199,6 +199,10 @@ func (f *function) traceCall(c *call, status prm.CommandStatus) {
 	}
 	f.trace(c.op, c.opMod, reg, prm.DeliveryOK, status, binary.BigEndian.Uint32(c.out[4:]))
 }
+
+// sharedUID marks an object that every user context may use; Linux's mlx5_ib
+// allocates its Q counters so.
+const sharedUID = 0xffff
 
 // uidOf is the user context that a command speaks for.
 func uidOf(c *call) uint16 { return binary.BigEndian.Uint16(c.in[2:]) }

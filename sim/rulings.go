@@ -67,6 +67,7 @@ func Rulings() []Ruling {
 		{"BlueFlame", "the first eight bytes of a buffer are the doorbell, the rest is ignored: the entry is read from memory", "a device may take the bytes from the buffer instead"},
 		{"halves of doorbells", "two 4-byte stores in ascending order are one 8-byte doorbell", "Linux mlx5_write64 on 32 bits"},
 		{"receive limit", "the event comes once, when fewer entries are left than the limit, and at once where that is so when it is armed", "IB: SRQ limit reached"},
+		{"shared uid", "uid 0xffff is no user context: what is created with it belongs to nobody", "Linux mlx5_ib, MLX5_SHARED_RESOURCE_UID"},
 		{"user memory", "CQs, QPs and RMPs lie in it; SRQs, XRC SRQs and translations of memory keys do not", "the layouts have no fields for those"},
 		{"port up again", "setting the administrative state raises PORT_CHANGE with the outcome even where nothing changed", "rdma-core's VFIO test brings a port up that is up and waits for the event"},
 		{"subnet agent", "MAD_IFC answers Get of NodeDescription, NodeInfo, GUIDInfo, PortInfo and P_KeyTable; everything else is a status in the datagram", "IB volume 1, chapter 14"},
