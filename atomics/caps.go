@@ -110,18 +110,27 @@ func (c Caps) MaxAtomicSize() int {
 }
 
 // AtomicMode is the value of qpc.atomic_mode for QPs of this device, by the rule
-// of Linux (get_atomic_mode in mlx5_ib's qp.c): with masked operations log2 of
-// the largest size, but at least the one for 8 bytes; with the two plain ones
-// alone IB_SPEC. The error wraps ErrNotOffered.
+// of Linux (get_atomic_mode in mlx5_ib's qp.c): with a masked operation log2 of
+// the largest size of the bitmap, but at least the mode for 8 bytes; else, with
+// the two plain ones, IB_SPEC. The error wraps ErrNotOffered.
 func (c Caps) AtomicMode() (prm.AtomicMode, error) {
-	switch {
-	case c.Extended():
-		n := bits.Len16(c.SizesQP&sizeBits) - 1
-		return prm.AtomicMode(max(n, int(prm.AtomicModeUpTo8B))), nil
+	switch m := c.SizesQP & sizeBits; {
+	case c.Extended() && m != 0:
+		return prm.AtomicMode(max(bits.Len16(m)-1, int(prm.AtomicModeUpTo8B))), nil
 	case c.Standard():
 		return prm.AtomicModeIBSpec, nil
 	}
-	return prm.AtomicModeNone, fmt.Errorf("choose an atomic mode: %w: atomic_operations is 0x%x; use a function with atomics", ErrNotOffered, c.Operations)
+	return prm.AtomicModeNone, fmt.Errorf("choose an atomic mode: %w: atomic_operations is 0x%x, atomic_size_qp 0x%x; use a function with atomics", ErrNotOffered, c.Operations, c.SizesQP)
+}
+
+// And is what two devices have in common: the requester and the responder of a
+// connection. Endianness mode and PCIe sizes stay c's, the requester's.
+func (c Caps) And(responder Caps) Caps {
+	c.Operations &= responder.Operations
+	c.SizesQP &= responder.SizesQP
+	c.SizesDC &= responder.SizesDC
+	c.LogMaxQP = min(c.LogMaxQP, responder.LogMaxQP)
+	return c
 }
 
 // ModeSize is the largest argument in bytes of a QP with this atomic_mode.

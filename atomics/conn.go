@@ -134,7 +134,7 @@ func (w *waiter) wait(ctx context.Context) error {
 		n, err := w.conn.CQ.Poll(w.comp[:])
 		for i := range w.comp[:n] {
 			c := &w.comp[i]
-			if c.Recv() || c.WRID != w.wrid {
+			if c.Recv() || c.WRID != w.wrid || c.QPN != w.conn.SQ.QPN() {
 				continue
 			}
 			w.busy = false

@@ -227,7 +227,7 @@ func (p *prober) findSwap(ctx context.Context, f *Form) error {
 	}
 	if string(after) == string(before) {
 		f.Fault, f.Detail = FaultUnknown, fmt.Sprintf("memory %s did not change when it was to be swapped whatever it was; the reply was %s", hex.EncodeToString(before[:f.Size]), hex.EncodeToString(reply))
-		return nil
+		return p.findExchanged(ctx, f, before, value)
 	}
 	f.Memory = orderOf(value, after, f.Size)
 	if f.Memory == Unknown {
@@ -236,6 +236,33 @@ func (p *prober) findSwap(ctx context.Context, f *Form) error {
 	}
 	old := numbers(before, f.Size, f.Memory)
 	f.replyOrder(old, reply)
+	return nil
+}
+
+// findExchanged tells whether a device that does not swap when everything is to be
+// swapped does so with the two masks in each other's place.
+func (p *prober) findExchanged(ctx context.Context, f *Form, before []byte, value []uint64) error {
+	if f.Opcode != prm.WQEAtomicMaskedCS {
+		return nil
+	}
+	o := f.op(p.o.Target.Addr, nil, value)
+	o.CompareMask, o.SwapMask = o.SwapMask, o.CompareMask
+	if w := o.Wide; w != nil {
+		w.CompareMask, w.SwapMask = w.SwapMask, w.CompareMask
+	}
+	var r Request
+	if err := o.Encode(&r, LittleEndian); err != nil {
+		return err
+	}
+	after, reply, err := p.run(ctx, &r, before)
+	if err != nil {
+		return err
+	}
+	if order := orderOf(value, after, f.Size); order != Unknown {
+		f.Memory = order
+		f.replyOrder(numbers(before, f.Size, order), reply)
+		f.Fault, f.Detail = FaultMaskOrder, "it swapped everything when compare_mask was all ones and swap_mask zero: the device takes one for the other"
+	}
 	return nil
 }
 

@@ -75,6 +75,8 @@ func TestAtomicMode(t *testing.T) {
 		{0xf, 0xfe00 | 0x3c, prm.AtomicModeUpTo32B, 32}, // bits above 256 bytes mean nothing
 		{0x3, 0x08, prm.AtomicModeIBSpec, 8},
 		{0x3, 0x3c, prm.AtomicModeIBSpec, 8}, // no masked operation, no large argument
+		{0xf, 0x00, prm.AtomicModeIBSpec, 8}, // masked operations without a size
+		{0xc, 0x00, prm.AtomicModeNone, 0},
 		{0x1, 0x08, prm.AtomicModeNone, 0},
 		{0x0, 0x3c, prm.AtomicModeNone, 0},
 	} {
@@ -124,6 +126,7 @@ func TestCapsCheck(t *testing.T) {
 		require.ErrorContains(t, err, c.says)
 	}
 	require.ErrorIs(t, cx4.Check(&Op{Kind: Swap, Size: 4, Addr: 1}), ErrUnaligned)
+	require.Equal(t, Caps{Operations: 0x3, SizesQP: 0x8, Mode: 1}, Caps{Operations: 0xf, SizesQP: 0x3c, Mode: 1}.And(old))
 	require.Equal(t, "no atomics", Caps{}.String())
 	require.Contains(t, cx4.String(), "4 8 16 32 bytes; max_atomic_size 32")
 }

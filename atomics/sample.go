@@ -15,7 +15,9 @@ func sample(k Kind, size int, addr uint64, rng *rand.Rand) Op {
 	}
 	if size <= 8 {
 		op.Compare, op.Value = next(compare), next(true)
-		op.CompareMask, op.SwapMask, op.Boundary = next(masks), next(masks), next(boundary)
+		// An add of 8 bytes with a boundary would be another WQE than one without.
+		plain := k == FetchAdd && size == 8
+		op.CompareMask, op.SwapMask, op.Boundary = next(masks), next(masks), next(boundary && !plain)
 		return op
 	}
 	words := func(used bool) []uint64 {

@@ -1,0 +1,283 @@
+package litmus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mlxvfio/mlxvfio/atomics"
+	"github.com/mlxvfio/mlxvfio/queues"
+	"github.com/mlxvfio/mlxvfio/vfio"
+)
+
+// Host is a function that takes part in a Rig.
+type Host struct {
+	// Name tells hosts apart: "a", "b".
+	Name string
+	Dev  *queues.Dev
+	// Caps are its atomic capabilities.
+	Caps atomics.Caps
+	// Vector, if set, is the interrupt by which its completions are waited for,
+	// and Index its number; without it they are polled.
+	Vector *vfio.Vector
+	Index  uint16
+}
+
+// BuildOptions say which queue pairs a Rig gets.
+type BuildOptions struct {
+	// Name of the Rig, for the card.
+	Name string
+	// Responder owns the target memory.
+	Responder Host
+	// Requesters have Queues queue pairs each, connected to the responder, which
+	// may be one of them: then by loopback. Empty means the responder alone.
+	Requesters []Host
+	// Queues for each requester; 0 is 4 with one requester and 2 with several.
+	Queues int
+	// NoAtomicWrites connects to queue pairs of the responder that do not write
+	// atomically, to see the difference.
+	NoAtomicWrites bool
+	// NoProbe assumes the byte orders instead of probing them.
+	NoProbe bool
+	// Connect tunes the connections.
+	Connect queues.ConnectOptions
+}
+
+// Bench is a Rig with everything it is made of.
+type Bench struct {
+	Rig   Rig
+	hosts map[*queues.Dev]*station
+	order []*station
+	qps   []*queues.QP
+}
+
+// station is what a Bench has on one function.
+type station struct {
+	host    Host
+	uar     *queues.UAR
+	channel *queues.EventChannel
+	pd      *queues.PD
+	cq      *queues.CQ
+	bufs    []*vfio.Buffer
+	keys    []*queues.MKey
+	seen    uint32 // consumer index when the CQ was armed last
+}
+
+// Build makes queue pairs, memory and keys, connects and probes. Close the Bench
+// when done; a Build that fails has closed what it made.
+func Build(ctx context.Context, o BuildOptions) (*Bench, error) {
+	if len(o.Requesters) == 0 {
+		o.Requesters = []Host{o.Responder}
+	}
+	if o.Queues <= 0 {
+		o.Queues = 4
+		if len(o.Requesters) > 1 {
+			o.Queues = 2
+		}
+	}
+	b := &Bench{hosts: map[*queues.Dev]*station{}}
+	if err := b.build(ctx, o); err != nil {
+		return nil, errors.Join(fmt.Errorf("build queue pairs for %s: %w", o.Name, err), b.Close(ctx))
+	}
+	return b, nil
+}
+
+func (b *Bench) build(ctx context.Context, o BuildOptions) error {
+	responder, err := b.station(ctx, o.Responder, o)
+	if err != nil {
+		return err
+	}
+	b.Rig = Rig{Name: o.Name, Caps: o.Responder.Caps, Idle: b.idle}
+	if b.Rig.Target, err = responder.memory(ctx, "litmus target", TargetSize, queues.LocalWrite|queues.RemoteRead|queues.RemoteWrite|queues.RemoteAtomic); err != nil {
+		return err
+	}
+	for _, h := range o.Requesters {
+		from, err := b.station(ctx, h, o)
+		if err != nil {
+			return err
+		}
+		b.Rig.Caps = h.Caps.And(b.Rig.Caps)
+		for i := range o.Queues {
+			if err := b.connect(ctx, from, responder, fmt.Sprintf("%s %d", h.Name, i), o); err != nil {
+				return err
+			}
+		}
+	}
+	for i := range b.Rig.Requesters {
+		q := &b.Rig.Requesters[i]
+		q.Profile = atomics.Assume(b.Rig.Caps)
+		if o.NoProbe {
+			continue
+		}
+		q.Profile, err = atomics.Probe(ctx, atomics.ProbeOptions{
+			Conn: q.Conn, Caps: b.Rig.Caps, Local: q.Local, Target: b.Rig.Target, Idle: b.Rig.Idle, Seed: uint64(i),
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// station makes what every queue pair of a function needs, once.
+func (b *Bench) station(ctx context.Context, h Host, o BuildOptions) (*station, error) {
+	if s := b.hosts[h.Dev]; s != nil {
+		return s, nil
+	}
+	s := &station{host: h}
+	b.hosts[h.Dev], b.order = s, append(b.order, s)
+	var err error
+	if s.uar, err = h.Dev.AllocUAR(ctx); err != nil {
+		return nil, err
+	}
+	ch := queues.EventChannelOptions{Name: "litmus", Vector: h.Vector, Index: h.Index, UAR: s.uar}
+	if s.channel, err = h.Dev.NewEventChannel(ctx, ch); err != nil {
+		return nil, err
+	}
+	if s.pd, err = h.Dev.AllocPD(ctx); err != nil {
+		return nil, err
+	}
+	// Every queue pair may have all its operations and messages complete here.
+	log := uint8(8)
+	for 1<<log < 2*o.Queues*len(o.Requesters)*(slots+recvs) {
+		log++
+	}
+	s.cq, err = h.Dev.CreateCQ(ctx, queues.CQOptions{Name: "litmus", LogSize: log, EQ: s.channel.EQ(), UAR: s.uar})
+	return s, err
+}
+
+// memory gives registered memory of n bytes, aligned to TargetAlign.
+func (s *station) memory(ctx context.Context, name string, n int, access queues.Access) (atomics.Memory, error) {
+	buf, err := s.host.Dev.Space.Alloc(n, vfio.BufferOptions{Align: TargetAlign, Name: name})
+	if err != nil {
+		return atomics.Memory{}, err
+	}
+	s.bufs = append(s.bufs, buf)
+	key, err := s.host.Dev.CreateMKey(ctx, queues.MKeyOptions{PD: s.pd, Buffer: buf, Access: access})
+	if err != nil {
+		return atomics.Memory{}, err
+	}
+	s.keys = append(s.keys, key)
+	return atomics.Memory{Mem: buf.Mem, Addr: key.Start(), LKey: key.Key(), RKey: key.Key()}, nil
+}
+
+// connect makes a pair of queue pairs and the requester on it.
+func (b *Bench) connect(ctx context.Context, from, to *station, name string, o BuildOptions) error {
+	local, err := from.memory(ctx, "litmus "+name, LocalSize, queues.LocalWrite)
+	if err != nil {
+		return err
+	}
+	messages, err := to.memory(ctx, "litmus messages "+name, max(AcceptSize, 4096), queues.LocalWrite)
+	if err != nil {
+		return err
+	}
+	a, err := from.qp(ctx, "litmus "+name, o)
+	if err != nil {
+		return err
+	}
+	b.qps = append(b.qps, a)
+	z, err := to.qp(ctx, "litmus responder of "+name, o)
+	if err != nil {
+		return err
+	}
+	b.qps = append(b.qps, z)
+	if err := queues.ConnectPair(ctx, a, z, o.Connect); err != nil {
+		return err
+	}
+	most := 0
+	if z.AtomicWrites() {
+		most = queues.AtomicModeSize(z.AtomicMode())
+	}
+	if len(b.Rig.Requesters) == 0 || most < b.Rig.MaxWrite {
+		b.Rig.MaxWrite = most
+	}
+	b.Rig.Requesters = append(b.Rig.Requesters, Requester{
+		Host: from.host.Name, Conn: atomics.Conn{SQ: a.SQ, RQ: a.RQ, CQ: from.cq}, Local: local,
+		Accept: Accept{RQ: z.RQ, CQ: to.cq, QPN: z.Number(), Local: messages},
+	})
+	return nil
+}
+
+func (s *station) qp(ctx context.Context, name string, o BuildOptions) (*queues.QP, error) {
+	return s.host.Dev.CreateQP(ctx, queues.QPOptions{
+		Name: name, PD: s.pd, SendCQ: s.cq, UAR: s.uar, LogSQ: 7, LogRQ: 4, RecvSGEs: 1, NoAtomicWrites: o.NoAtomicWrites,
+	})
+}
+
+// How long an interrupt is waited for at a time: shortly where there are several
+// functions, which take turns.
+const (
+	longSlice  = 100 * time.Millisecond
+	shortSlice = 2 * time.Millisecond
+)
+
+// idle waits for an interrupt of one of the functions, where there are any: it
+// arms the CQs, and the next time, if nothing had come until then, it waits.
+func (b *Bench) idle(ctx context.Context) error {
+	waited, slice := false, longSlice
+	if len(b.order) > 1 {
+		slice = shortSlice
+	}
+	for _, s := range b.order {
+		if s.host.Vector == nil {
+			continue
+		}
+		waited = true
+		s.cq.Arm(false)
+		if n := s.cq.Consumer(); n != s.seen {
+			s.seen = n
+			continue // poll once more behind the arming
+		}
+		turn, cancel := context.WithTimeout(ctx, slice)
+		_, err := s.channel.Wait(turn)
+		cancel()
+		if err != nil && (ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded)) {
+			return err
+		}
+	}
+	if !waited {
+		return atomics.Yield(ctx)
+	}
+	return nil
+}
+
+// Close destroys what Build made, queue pairs first. Memory the device may still
+// reach because something could not be destroyed stays allocated.
+func (b *Bench) Close(ctx context.Context) error {
+	var errs []error
+	for _, q := range b.qps {
+		errs = append(errs, q.Destroy(ctx))
+	}
+	b.qps = nil
+	for _, s := range b.order {
+		errs = append(errs, s.close(ctx))
+	}
+	b.order = nil
+	return errors.Join(errs...)
+}
+
+func (s *station) close(ctx context.Context) error {
+	var errs []error
+	for _, k := range s.keys {
+		errs = append(errs, k.Destroy(ctx))
+	}
+	if errors.Join(errs...) == nil {
+		for _, m := range s.bufs {
+			errs = append(errs, m.Free())
+		}
+	}
+	if s.cq != nil {
+		errs = append(errs, s.cq.Destroy(ctx))
+	}
+	if s.pd != nil {
+		errs = append(errs, s.pd.Free(ctx))
+	}
+	if s.channel != nil {
+		errs = append(errs, s.channel.Close(ctx))
+	}
+	if s.uar != nil {
+		errs = append(errs, s.uar.Free(ctx))
+	}
+	return errors.Join(errs...)
+}
