@@ -42,6 +42,8 @@ var cx5Fields = []capField{
 	general("force_teardown", 1, Chosen, "Linux's shutdown path (command-interface.md 2.10)"),
 	general("fast_teardown", 1, Chosen, "Linux's shutdown path (command-interface.md 2.10)"),
 	{prm.CapGeneral, "release_all_pages", 1, 0, Chosen, "writable in Linux's handle_hca_cap"},
+	general("cc_query_allowed", 0, Derived, "the model has no congestion control; Linux queries it where it is allowed"),
+	general("cc_modify_allowed", 0, Derived, "as cc_query_allowed"),
 	general("native_port_num", 1, Derived, "the first physical port"),
 	general("log_max_atomic_size_qp", 8, Derived, "as atomic_size_qp"),
 	general("log_max_atomic_size_dc", 8, Derived, "as atomic_size_dc"),
