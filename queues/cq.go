@@ -212,6 +212,14 @@ func (q *CQ) gone() error {
 	return q.mem.free()
 }
 
+// unknow is Detach without a look at the ring.
+func (r *CQRing) unknow(qpn uint32) {
+	r.peers.drop(qpn)
+	if r.last.qpn == qpn {
+		r.last = &nobody
+	}
+}
+
 // cq finds a completion queue by its number; nil if there is none.
 func (d *Dev) cq(cqn uint32) *CQ {
 	d.mu.Lock()

@@ -152,7 +152,7 @@ func (q *QP) abandon(ctx context.Context) error {
 	if err != nil && q.life.end() {
 		q.dev.orphan(q.mem.ring)
 		q.dev.orphan(q.mem.record)
-		q.detach()
+		q.detach((*CQRing).Detach)
 	}
 	return err
 }
@@ -444,7 +444,7 @@ func (q *QP) Destroy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	q.detach()
+	q.detach((*CQRing).Detach)
 	return q.mem.free()
 }
 
@@ -454,14 +454,15 @@ func (q *QP) Release() error {
 	if !q.life.end() {
 		return nil
 	}
-	q.detach()
+	// The CQ's memory may be gone already.
+	q.detach((*CQRing).unknow)
 	return q.mem.free()
 }
 
 // detach takes the queues from their CQs and closes them.
-func (q *QP) detach() {
-	q.o.SendCQ.Detach(q.number)
-	q.o.RecvCQ.Detach(q.number)
+func (q *QP) detach(from func(*CQRing, uint32)) {
+	from(&q.o.SendCQ.CQRing, q.number)
+	from(&q.o.RecvCQ.CQRing, q.number)
 	q.SQ.close()
 	if q.RQ != nil {
 		q.RQ.close()
