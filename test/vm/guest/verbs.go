@@ -104,12 +104,12 @@ func verbs(b *bench) {
 
 // caps compares what came through this kernel's VFIO with what the same model answers in process: every byte of every
 // type must be the same, at power-on, now and at most.
-func (b *bench) caps(bdf string, real map[string]any) {
+func (b *bench) caps(bdf string, seen map[string]any) {
 	sim, ok := b.works("caps-in-process", "caps", b.models[bdf], "--json")
 	if !ok {
 		return
 	}
-	types, _ := real["types"].([]any)
+	types, _ := seen["types"].([]any)
 	inProcess, _ := sim["types"].([]any)
 	b.check("caps-types", len(types) >= 2 && len(types) == len(inProcess), "%d types, %d in process", len(types), len(inProcess))
 	for _, t := range types {
@@ -124,7 +124,7 @@ func (b *bench) caps(bdf string, real map[string]any) {
 		}
 		b.check("caps-"+name, len(differ) == 0, "differ: %v", differ)
 	}
-	rows, _ := real["set"].([]any)
+	rows, _ := seen["set"].([]any)
 	wrong := slices.DeleteFunc(slices.Clone(rows), func(r any) bool { return at(r, "done") != "ignored" && at(r, "sent") == at(r, "after") })
 	b.check("caps-set", len(rows) > 0 && len(wrong) == 0, "of %d fields set these were not taken: %v", len(rows), wrong)
 }

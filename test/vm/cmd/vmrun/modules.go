@@ -20,8 +20,11 @@ type kernel struct{ dir string }
 // image is the kernel's bootable file.
 func (k kernel) image() (string, error) {
 	found, err := filepath.Glob(filepath.Join(k.dir, "boot", "vmlinuz-*"))
-	if err != nil || len(found) == 0 {
-		return "", fmt.Errorf("no kernel below %s (%v): run test/vm/fetch", k.dir, err)
+	if err != nil {
+		return "", err
+	}
+	if len(found) == 0 {
+		return "", fmt.Errorf("no kernel below %s: run test/vm/fetch", k.dir)
 	}
 	return found[0], nil
 }

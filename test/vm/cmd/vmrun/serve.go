@@ -2,8 +2,11 @@ package main
 
 import (
 	"bufio"
+	"cmp"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -105,7 +108,7 @@ func serveModel(program, words, dir, name, logFile string) (*model, error) {
 			m.firmware = f[1]
 		}
 	case <-m.gone:
-		return nil, fmt.Errorf("the device model ended at once (%v): %s", m.err, lastLines(logFile, 3))
+		return nil, fmt.Errorf("the device model ended at once: %w: %s", cmp.Or(m.err, errors.New("exit status 0")), lastLines(logFile, 3))
 	case <-time.After(20 * time.Second):
 		m.stop(time.Second)
 		return nil, fmt.Errorf("the device model was not ready after 20 s: %s", lastLines(logFile, 3))
@@ -116,7 +119,7 @@ func serveModel(program, words, dir, name, logFile string) (*model, error) {
 	}
 	if st, err := os.Stat(m.socket); err != nil || st.Mode()&os.ModeSocket == 0 {
 		m.stop(time.Second)
-		return nil, fmt.Errorf("the device model says that it is ready, but %s is no socket (%v)", m.socket, err)
+		return nil, fmt.Errorf("the device model says that it is ready, but %s is no socket: %w", m.socket, cmp.Or(err, fs.ErrInvalid))
 	}
 	return m, nil
 }
