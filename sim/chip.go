@@ -27,6 +27,7 @@ type Chip struct {
 	mu     sync.Mutex // guards everything below and the state of all functions
 	sched  *scheduler
 	rng    *rand.Rand
+	fabric *fabric
 	funcs  []*function
 	faults faultSet
 	born   time.Time // power-on: timers count from here
@@ -55,6 +56,7 @@ func New(o Options) (*Chip, error) {
 	c.rng = rand.New(rand.NewPCG(o.Seed, 0x6d6c78)) // any fixed stream
 	c.sched = newScheduler(c, o.Clock)
 	c.born = c.sched.clock.Now()
+	c.fabric = newFabric(c)
 	var shared *domain
 	for i := range max(1, o.Functions) {
 		f := newFunction(c, i)
@@ -153,6 +155,7 @@ type Counters struct {
 	Events              uint64
 	EventsLost          uint64 // EQ full or unwritable, or no EQ for a command
 	Completions         uint64 // entries of completion queues
+	Packets             uint64 // sent by the data engine, lost ones too
 	CQErrors            uint64 // completion queues overrun or not writable
 	PagesUnmapped       uint64 // host unmapped pages that firmware could still use
 	PagesDropped        uint64 // pages that firmware forgot instead of returning

@@ -70,7 +70,7 @@ type function struct {
 func newFunction(c *Chip, i int) *function {
 	f := &function{chip: c, index: i, name: fmt.Sprintf("sim:%s.%d", c.prof.name, i)}
 	f.domain = &domain{name: f.name}
-	f.engine = noEngine{f}
+	f.engine = engine{f}
 	return f
 }
 

@@ -263,7 +263,7 @@ func TestCQResize(t *testing.T) {
 func TestSendDoorbells(t *testing.T) {
 	r := newRaw(t, Options{}).to(phaseInit)
 	n := r.createQP(prm.QPTypeRC, nil)
-	rings := &ringCounter{noEngine: noEngine{r.chip.funcs[0]}}
+	rings := &ringCounter{engine: engine{r.chip.funcs[0]}}
 	r.chip.mu.Lock()
 	r.chip.funcs[0].engine = rings
 	r.chip.mu.Unlock()
@@ -291,7 +291,7 @@ func TestSendDoorbells(t *testing.T) {
 }
 
 type ringCounter struct {
-	noEngine
+	engine
 	seen []uint64
 }
 
