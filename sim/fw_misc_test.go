@@ -189,3 +189,34 @@ func TestPortCapabilities(t *testing.T) {
 	_, y = r.status(in, 16)
 	require.Equal(t, syndVportField, y)
 }
+
+// TestRawSendQueues: their states, and that QP commands do not reach them.
+func TestRawSendQueues(t *testing.T) {
+	r := newRaw(t, Options{}).to(phaseInit)
+	n := binary.BigEndian.Uint32(r.ok(r.sqInput(), 16)[8:])
+	q := r.createQP(prm.QPTypeRC, nil)
+	require.NotEqual(t, n, q)
+	state := func() prm.QPState {
+		r.chip.mu.Lock()
+		defer r.chip.mu.Unlock()
+		return r.chip.funcs[0].qps.objs[n].state
+	}
+	for _, x := range []struct {
+		from, to byte
+		want     prm.QPState
+	}{{sqRST, sqRDY, prm.QPStateRts}, {sqRDY, sqERR, prm.QPStateErr}, {sqERR, sqRST, prm.QPStateRst}, {sqRST, sqRDY, prm.QPStateRts}} {
+		r.ok(sqStep(prm.OpModifySQ, n, x.from, x.to), 16)
+		require.Equal(t, x.want, state())
+	}
+	_, y := r.status(sqStep(prm.OpModifySQ, n, sqRST, sqRDY), 16)
+	require.Equal(t, syndSQState, y, "it is not in RST")
+	_, y = r.status(number(prm.OpQueryQP, n), prm.QueryQPOutSize)
+	require.Equal(t, syndNoQP, y)
+	_, y = r.status(sqStep(prm.OpDestroySQ, q, 0, 0), 16)
+	require.Equal(t, syndNoSQ, y)
+	s, _ := r.status(number(prm.OpDestroyCQ, r.cq.n), 16)
+	require.Equal(t, prm.StatusResBusy, s)
+	r.ok(sqStep(prm.OpDestroySQ, n, 0, 0), 16)
+	r.ok(number(prm.OpDestroyQP, q), 16)
+	r.ok(number(prm.OpDestroyCQ, r.cq.n), 16)
+}

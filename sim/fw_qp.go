@@ -66,8 +66,8 @@ func createQPMin(f *function, c *call) (in, out int) {
 }
 
 // hasType tells whether the device has a service type and the model carries it.
-// QP1 is there for drivers that insist on creating one; no management datagram
-// ever arrives at it.
+// QP1 and the UMR queue are there for drivers that insist on creating them: no
+// management datagram ever arrives, and UMR itself the model does not carry out.
 func (f *function) hasType(t prm.QPServiceType) bool {
 	g := f.general()
 	switch t {
@@ -79,7 +79,7 @@ func (f *function) hasType(t prm.QPServiceType) bool {
 		return g.Ud()
 	case prm.QPTypeXRC:
 		return g.XRC()
-	case prm.QPTypeQP1:
+	case prm.QPTypeQP1, prm.QPTypeRegUMR:
 		return true
 	}
 	return false
@@ -229,8 +229,15 @@ func createQP(f *function, c *call) synd {
 	return syndOK
 }
 
+// qpOf finds the QP of a command: all but CREATE_QP have its number in the same
+// place.
+func (f *function) qpOf(c *call) (*qp, bool) {
+	q, ok := f.qps.get(binary.BigEndian.Uint32(c.in[8:]) & counter24)
+	return q, ok && !q.bare
+}
+
 func destroyQP(f *function, c *call) synd {
-	q, ok := f.qps.get(prm.AsDestroyQPIn(c.in).QPN())
+	q, ok := f.qpOf(c)
 	if !ok {
 		return syndNoQP
 	}
@@ -241,7 +248,7 @@ func destroyQP(f *function, c *call) synd {
 }
 
 func queryQP(f *function, c *call) synd {
-	q, ok := f.qps.get(prm.AsQueryQPIn(c.in).QPN())
+	q, ok := f.qpOf(c)
 	if !ok {
 		return syndNoQP
 	}
@@ -260,7 +267,7 @@ func queryQP(f *function, c *call) synd {
 // modifyQP is every command that changes the state. All their inputs have the
 // QP's number and context in the same places.
 func modifyQP(f *function, c *call) synd {
-	q, ok := f.qps.get(binary.BigEndian.Uint32(c.in[8:]) & counter24)
+	q, ok := f.qpOf(c)
 	if !ok {
 		return syndNoQP
 	}

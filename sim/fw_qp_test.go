@@ -34,7 +34,7 @@ func TestQPRefusals(t *testing.T) {
 			create(syndQPQueue, prm.QPTypeXRC, qpc(func(x *prm.QPC) {}))
 			create(syndNoXRCD, prm.QPTypeXRC, qpc(func(x *prm.QPC) { x.SetRQType(prm.RQTypeZeroLength); x.SetXRCD(9) }))
 			create(syndQPType, prm.QPTypeDCI, qpc(func(x *prm.QPC) {}))
-			create(syndQPType, prm.QPTypeRegUMR, qpc(func(x *prm.QPC) {}))
+			create(syndQPType, prm.QPTypeRawDatagram, qpc(func(x *prm.QPC) {}))
 			create(syndQPSize, rc, qpc(func(x *prm.QPC) { x.SetLogRQStride(6) }))
 			create(syndQPField, rc, qpc(func(x *prm.QPC) { x.SetTsFormat(prm.TSFormatRealTime) }))
 			create(syndQPField, rc, func(in *prm.CreateQPIn) { in.SetQPCExt(true) })

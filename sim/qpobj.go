@@ -45,6 +45,7 @@ func (w *workQueue) at(i uint32) uint64 { return uint64(i&(1<<w.log-1)) << w.shi
 type qp struct {
 	n     uint32
 	uid   uint16
+	bare  bool // a raw send queue (fw_sq.go), which QP commands do not reach
 	ctx   prm.QPC
 	state prm.QPState
 	// created is the context of CREATE_QP, to which 2RST goes back.

@@ -53,7 +53,7 @@ func TestRefusals(t *testing.T) {
 			r = at(possible(row.Opcode))
 			switch row.Situation {
 			case InputShort:
-				in = in[:prm.CommandByOpcode(row.Opcode).MinIn-4]
+				in = in[:max(prm.CommandByOpcode(row.Opcode).MinIn, 16)-4]
 			case OutputShort:
 				room -= 4
 			case UnknownOpMod:
@@ -120,7 +120,7 @@ func valid(op prm.Opcode) []byte {
 
 func minOut(op prm.Opcode) int {
 	switch op {
-	case 0:
+	case 0, prm.OpCreateSQ, prm.OpModifySQ, prm.OpDestroySQ:
 		return 16
 	case prm.OpQueryHCAVportGID:
 		return 16 + 16 // one GID
@@ -258,6 +258,13 @@ var freed = map[prm.Opcode]func(*raw) []byte{
 		return in
 	},
 	prm.OpDestroyXRCSRQ: goneSRQ(prm.OpDestroyXRCSRQ),
+	prm.OpCreateSQ: func(r *raw) []byte {
+		in := r.sqInput()
+		binary.BigEndian.PutUint32(in[sqContext+8:], 0x999)
+		return in
+	},
+	prm.OpModifySQ:  goneSQ(prm.OpModifySQ),
+	prm.OpDestroySQ: goneSQ(prm.OpDestroySQ),
 	prm.OpDeallocXRCD: func(r *raw) []byte {
 		return number(prm.OpDeallocXRCD, gone(r, prm.OpAllocXRCD, prm.OpDeallocXRCD))
 	},
@@ -269,6 +276,43 @@ var freed = map[prm.Opcode]func(*raw) []byte{
 		prm.AsQueryQCounterIn(in).SetCounterSetID(uint8(gone(r, prm.OpAllocQCounter, prm.OpDeallocQCounter)))
 		return in
 	},
+}
+
+// sqInput is CREATE_SQ of four blocks.
+func (r *raw) sqInput() []byte {
+	r.data()
+	if r.cq == nil {
+		r.cq = r.createCQ(4, nil)
+	}
+	in := cmd(prm.OpCreateSQ, 0, sqInBytes+8)
+	binary.BigEndian.PutUint32(in[sqContext+8:], r.cq.n)
+	w := prm.AsWQ(in[sqWQ:])
+	w.SetWQType(prm.WQTypeCyclic)
+	w.SetLogWQSz(2)
+	w.SetLogWQStride(6)
+	w.SetPD(r.pd)
+	w.SetUARPage(r.uar)
+	w.SetDBRAddr(r.alloc(8, 8))
+	clear(r.bytes(w.DBRAddr(), 8))
+	binary.BigEndian.PutUint64(in[sqInBytes:], r.page())
+	return in
+}
+
+func goneSQ(op prm.Opcode) func(*raw) []byte {
+	return func(r *raw) []byte {
+		n := binary.BigEndian.Uint32(r.ok(r.sqInput(), 16)[8:])
+		r.ok(number(prm.OpDestroySQ, n), 16)
+		return sqStep(op, n, sqRST, sqRDY)
+	}
+}
+
+// sqStep is a command on a send queue; MODIFY_SQ with its two states.
+func sqStep(op prm.Opcode, n uint32, from, to byte) []byte {
+	in := cmd(op, 0, sqInBytes)
+	binary.BigEndian.PutUint32(in[8:], n)
+	in[8] |= from << 4
+	in[sqContext+1] = to << 4
+	return in
 }
 
 func goneCQ(op prm.Opcode) func(*raw) []byte {
@@ -395,6 +439,14 @@ var above = map[prm.Opcode]func(*raw) []byte{
 		in := r.qpInput(prm.QPTypeRC)
 		prm.AsCreateQPIn(in).QPC().SetLogRQStride(7)
 		return in
+	},
+	prm.OpCreateSQ: func(r *raw) []byte {
+		in := r.sqInput()
+		prm.AsWQ(in[sqWQ:]).SetLogWQSz(16)
+		return in
+	},
+	prm.OpModifySQ: func(r *raw) []byte {
+		return sqStep(prm.OpModifySQ, binary.BigEndian.Uint32(r.ok(r.sqInput(), 16)[8:]), sqRST, 7)
 	},
 	prm.OpRst2InitQP: inState(prm.OpRst2InitQP, prm.QPStateRst, func(x *prm.QPC) { x.PrimaryAddressPath().SetVHCAPortNum(2) }),
 	prm.OpInit2RtrQP: inState(prm.OpInit2RtrQP, prm.QPStateInit, func(x *prm.QPC) { x.SetMTU(6) }),

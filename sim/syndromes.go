@@ -101,6 +101,8 @@ const (
 	syndQPField
 	syndQPOptional
 	syndOutOfQPs
+	syndNoSQ
+	syndSQState
 	syndNoSRQ
 	syndSRQKind
 	syndSRQSize
@@ -221,12 +223,14 @@ var syndromes = map[synd]Syndrome{
 	syndQPField:          {Status: prm.StatusBadParam, Text: "a field of the queue pair's context asks for what the device lacks"},
 	syndQPOptional:       {Status: prm.StatusBadParam, Text: "opt_param_mask has a bit that the transition does not take for this service type"},
 	syndOutOfQPs:         {Status: prm.StatusNoRes, Text: "log_max_qp queue pairs exist already"},
+	syndNoSQ:             {Status: prm.StatusBadRes, Text: "the send queue does not exist"},
+	syndSQState:          {Status: prm.StatusBadResState, Text: "the send queue is not in the state that the command begins with, or cannot go to the other"},
 	syndNoSRQ:            {Status: prm.StatusBadRes, Text: "the shared receive queue does not exist"},
 	syndSRQKind:          {Status: prm.StatusBadRes, Text: "the number belongs to a shared receive queue of another kind"},
 	syndSRQSize:          {Status: prm.StatusBadParam, Text: "the shared receive queue is larger than log_max_srq_sz, its stride than max_wqe_sz_rq, or its type does not exist"},
 	syndSRQLimit:         {Status: prm.StatusBadParam, Text: "the limit is not below the size of the shared receive queue"},
 	syndSRQBusy:          {Status: prm.StatusResBusy, Text: "queue pairs still receive from the shared receive queue"},
-	syndSRQUMEM:          {Status: prm.StatusBadParam, Text: "the model takes an XRC SRQ's buffer and doorbell record by address only, not in user memory"},
+	syndSRQUMEM:          {Status: prm.StatusBadParam, Text: "the model takes this queue's buffer and doorbell record by address only, not in user memory"},
 	syndRMPState:         {Status: prm.StatusBadResState, Text: "an RMP is created, and stays, in the state READY and is linked or cyclic"},
 	syndOutOfSRQs:        {Status: prm.StatusNoRes, Text: "all shared receive queues exist already"},
 	syndNoXRCD:           {Status: prm.StatusBadRes, Text: "the XRC domain does not exist"},
