@@ -209,7 +209,9 @@ func (f *function) completion(c *cq, q *qp, e *prm.CQE64, solicited bool) {
 		return
 	}
 	b := f.chip.fabric
-	e.SetTimestamp(f.internalTimer())
+	if op := e.Opcode(); op != prm.CQEReqErr && op != prm.CQERespErr {
+		e.SetTimestamp(f.internalTimer()) // of an error the syndrome lies there
+	}
 	if !f.postCQE(c, e, solicited) {
 		q.tally(qCQOverflow)
 		b.lostCQs = append(b.lostCQs, c)
