@@ -53,9 +53,15 @@ func (b *bench) second(i int) *bench {
 }
 
 func (b *bench) open(i int, o mlxvfio.Options) {
+	b.t.Helper()
+	b.openOn(b.chip.Function(i), i, o)
+}
+
+// openOn opens function i of the model over a transport.
+func (b *bench) openOn(tr vfio.Transport, i int, o mlxvfio.Options) {
 	t := b.t
 	t.Helper()
-	w := drivertest.Watch(b.chip.Function(i))
+	w := drivertest.Watch(tr)
 	h, err := mlxvfio.Open(ctxOf(t), w, o)
 	require.NoError(t, err)
 	b.hca, b.dev = h, h.Queues()

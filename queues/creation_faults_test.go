@@ -1,0 +1,223 @@
+package queues_test
+
+import (
+	"context"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mlxvfio/mlxvfio"
+	"github.com/mlxvfio/mlxvfio/cmdif"
+	"github.com/mlxvfio/mlxvfio/internal/drivertest"
+	"github.com/mlxvfio/mlxvfio/internal/prm"
+	"github.com/mlxvfio/mlxvfio/queues"
+	"github.com/mlxvfio/mlxvfio/sim"
+	"github.com/mlxvfio/mlxvfio/vfio"
+)
+
+// creations make every kind of object from what a bench has; the function they
+// return destroys it. commands are what they send, in order.
+var creations = []struct {
+	name     string
+	commands []string
+	make     func(ctx context.Context, b *bench, cq *queues.CQ, buf *vfio.Buffer) (func(context.Context) error, error)
+}{
+	{"PD", []string{"ALLOC_PD"}, func(ctx context.Context, b *bench, _ *queues.CQ, _ *vfio.Buffer) (func(context.Context) error, error) {
+		p, err := b.dev.AllocPD(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return p.Free, nil
+	}},
+	{"MKey", []string{"CREATE_MKEY"}, func(ctx context.Context, b *bench, _ *queues.CQ, buf *vfio.Buffer) (func(context.Context) error, error) {
+		m, err := b.dev.CreateMKey(ctx, queues.MKeyOptions{PD: b.pd, Buffer: buf})
+		if err != nil {
+			return nil, err
+		}
+		return m.Destroy, nil
+	}},
+	{"CQ", []string{"CREATE_CQ"}, func(ctx context.Context, b *bench, _ *queues.CQ, _ *vfio.Buffer) (func(context.Context) error, error) {
+		q, err := b.dev.CreateCQ(ctx, queues.CQOptions{Name: "test", EQ: b.ch.EQ(), UAR: b.uar})
+		if err != nil {
+			return nil, err
+		}
+		return q.Destroy, nil
+	}},
+	{"RMP", []string{"CREATE_RMP"}, func(ctx context.Context, b *bench, _ *queues.CQ, _ *vfio.Buffer) (func(context.Context) error, error) {
+		q, err := b.dev.CreateSRQ(ctx, queues.SRQOptions{Name: "test", PD: b.pd})
+		if err != nil {
+			return nil, err
+		}
+		return q.Destroy, nil
+	}},
+	{"event channel", []string{"CREATE_EQ"}, func(ctx context.Context, b *bench, _ *queues.CQ, _ *vfio.Buffer) (func(context.Context) error, error) {
+		c, err := b.dev.NewEventChannel(ctx, queues.EventChannelOptions{UAR: b.uar})
+		if err != nil {
+			return nil, err
+		}
+		return c.Close, nil
+	}},
+	{"RC QP", []string{"CREATE_QP", "QUERY_QP"}, func(ctx context.Context, b *bench, cq *queues.CQ, _ *vfio.Buffer) (func(context.Context) error, error) {
+		q, err := b.dev.CreateQP(ctx, queues.QPOptions{Name: "test", PD: b.pd, SendCQ: cq, UAR: b.uar})
+		if err != nil {
+			return nil, err
+		}
+		return q.Destroy, nil
+	}},
+	{"UD QP", []string{"CREATE_QP", "QUERY_QP"}, func(ctx context.Context, b *bench, cq *queues.CQ, _ *vfio.Buffer) (func(context.Context) error, error) {
+		q, err := b.dev.CreateQP(ctx, queues.QPOptions{Name: "test", Type: queues.UD, PD: b.pd, SendCQ: cq, UAR: b.uar})
+		if err != nil {
+			return nil, err
+		}
+		return q.Destroy, nil
+	}},
+}
+
+// A creation that is refused, not delivered or fails for lack of memory at any of
+// its steps leaves nothing behind, and works once the fault is gone.
+func TestCreationFails(t *testing.T) {
+	b := newBench(t, "sim:cx5")
+	ctx := t.Context()
+	cq, buf := b.cq(4), b.buffer(4096)
+	for _, c := range creations {
+		for _, cmd := range c.commands {
+			for _, f := range []struct {
+				fault, arg string
+				check      func(error)
+			}{
+				{"status", cmd + "=NO_RES_ERR/0x77", func(err error) {
+					require.ErrorIs(t, err, cmdif.Status(prm.StatusNoRes))
+					require.ErrorContains(t, err, "syndrome 0x77")
+				}},
+				{"delivery", cmd + "=IN_LENGTH_ERR", func(err error) {
+					var de *cmdif.DeliveryError
+					require.ErrorAs(t, err, &de)
+				}},
+			} {
+				t.Run(c.name+"/"+cmd+"/"+f.fault, func(t *testing.T) {
+					before := b.dev.Space.Stats()
+					require.NoError(t, b.chip.SetFault(f.fault, f.arg))
+					_, err := c.make(ctx, b, cq, buf)
+					f.check(err)
+					require.NoError(t, b.chip.ClearFault(""))
+					now := b.dev.Space.Stats()
+					require.Equal(t, before.LiveBuffers, now.LiveBuffers)
+					require.Equal(t, before.LiveBytes, now.LiveBytes)
+					destroy, err := c.make(ctx, b, cq, buf)
+					require.NoError(t, err)
+					require.NoError(t, destroy(ctx))
+					require.Equal(t, before.LiveBytes, b.dev.Space.Stats().LiveBytes)
+				})
+			}
+		}
+	}
+	// The common objects have no users left over: the cleanups destroy them.
+}
+
+// Without memory nothing is created and nothing is held.
+func TestCreationWithoutMemory(t *testing.T) {
+	c, err := sim.New(sim.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	f := vfio.NewFaulty(c.Function(0), nil)
+	b := &bench{t: t, chip: c}
+	b.openOn(f, 0, mlxvfio.Options{})
+	cq := b.cq(4)
+	f.Add(vfio.Fault{Verb: vfio.VerbMapDMA, Times: -1, Err: syscall.ENOMEM})
+	// Whatever is mapped already is used up first.
+	var hogs []*vfio.Buffer
+	for size := 1 << 21; size >= 64; size /= 2 {
+		for {
+			h, err := b.dev.Space.Alloc(size, vfio.BufferOptions{Align: 64, Name: "hog"})
+			if err != nil {
+				require.ErrorIs(t, err, syscall.ENOMEM)
+				break
+			}
+			hogs = append(hogs, h)
+		}
+	}
+	before, sent := b.dev.Space.Stats().LiveBytes, b.commands()
+	for _, k := range creations {
+		if k.name == "PD" || k.name == "MKey" {
+			continue
+		}
+		_, err := k.make(t.Context(), b, cq, nil)
+		require.ErrorIs(t, err, syscall.ENOMEM, k.name)
+		require.Equal(t, before, b.dev.Space.Stats().LiveBytes, k.name)
+	}
+	require.Equal(t, sent, b.commands())
+	// Room for the ring but not for its doorbell record.
+	require.NoError(t, hogs[0].Free())
+	small, err := b.dev.Space.Alloc(1<<21-4096, vfio.BufferOptions{Name: "hog"})
+	require.NoError(t, err)
+	hogs[0] = small
+	before = b.dev.Space.Stats().LiveBytes
+	_, err = b.dev.CreateCQ(t.Context(), queues.CQOptions{Name: "test", LogSize: 6, EQ: b.ch.EQ(), UAR: b.uar})
+	require.ErrorIs(t, err, syscall.ENOMEM)
+	require.Equal(t, before, b.dev.Space.Stats().LiveBytes)
+	for _, h := range hogs {
+		require.NoError(t, h.Free())
+	}
+}
+
+// A creation without an answer keeps its memory, which the device may know of,
+// until the close has reset the function; then nothing is left.
+func TestCreationUnanswered(t *testing.T) {
+	for _, k := range creations {
+		for _, cmd := range k.commands {
+			for _, cancelled := range []bool{false, true} {
+				name := k.name + "/" + cmd + "/time-out"
+				if cancelled {
+					name = k.name + "/" + cmd + "/cancelled"
+				}
+				t.Run(name, func(t *testing.T) {
+					ctx := t.Context()
+					c, err := sim.New(sim.Options{})
+					require.NoError(t, err)
+					defer func() { require.NoError(t, c.Close()) }()
+					w := drivertest.Watch(c.Function(0))
+					h, err := mlxvfio.Open(ctx, w, mlxvfio.Options{CommandTimeout: 300 * time.Millisecond})
+					require.NoError(t, err)
+					b := &bench{t: t, chip: c, hca: h, dev: h.Queues()}
+					b.uar, err = b.dev.AllocUAR(ctx)
+					require.NoError(t, err)
+					b.pd, err = b.dev.AllocPD(ctx)
+					require.NoError(t, err)
+					b.ch, err = b.dev.NewEventChannel(ctx, queues.EventChannelOptions{Name: "mine", UAR: b.uar})
+					require.NoError(t, err)
+					cq, err := b.dev.CreateCQ(ctx, queues.CQOptions{Name: "mine", EQ: b.ch.EQ(), UAR: b.uar})
+					require.NoError(t, err)
+					buf, err := b.dev.Space.Alloc(4096, vfio.BufferOptions{})
+					require.NoError(t, err)
+					before := b.dev.Space.Stats().LiveBytes
+
+					require.NoError(t, c.SetFault("lost", cmd))
+					cctx, cancel := context.WithCancel(ctx)
+					if cancelled {
+						time.AfterFunc(20*time.Millisecond, cancel)
+					}
+					_, err = k.make(cctx, b, cq, buf)
+					cancel()
+					require.True(t, cmdif.Unanswered(err), "%v", err)
+					if cmd != "QUERY_QP" && k.name != "PD" && k.name != "MKey" {
+						require.Greater(t, b.dev.Space.Stats().LiveBytes, before, "the device may write there")
+					}
+					require.NoError(t, c.ClearFault(""))
+
+					require.NoError(t, cq.Destroy(ctx))
+					require.NoError(t, b.ch.Close(ctx))
+					require.NoError(t, buf.Free())
+					resets := c.Counters(0).Resets
+					require.NoError(t, h.Close(ctx), "nothing of the failed creation is left")
+					// One is the close of the transport.
+					require.Equal(t, resets+2, c.Counters(0).Resets, "a command was never completed")
+					require.Zero(t, h.Stats().DMA.LiveBuffers)
+					w.Check(t)
+					require.Zero(t, c.Counters(0).DMAFaults)
+				})
+			}
+		}
+	}
+}
