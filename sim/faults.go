@@ -66,6 +66,7 @@ func init() {
 		kind("syndrome", "SYNDROME", "the health buffer shows a syndrome (name or number) from which no recovery is needed", parseHealth, raiseHealth(false)),
 		kind("fatal", "[SYNDROME]", "the health buffer shows a fatal syndrome (default FW_INTERNAL_ERR); counter and commands stop", parseHealth, raiseHealth(true)),
 	}
+	faultTable = append(faultTable, dataFaults()...)
 }
 
 // Faults lists the faults by name.

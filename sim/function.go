@@ -121,7 +121,7 @@ func (t *transport) begin(op string) error {
 	return nil
 }
 
-func (t *transport) end() { t.f.chip.mu.Unlock() }
+func (t *transport) end() { t.f.chip.unlock() }
 
 // Info implements vfio.Transport.
 func (t *transport) Info() (vfio.DeviceInfo, error) {

@@ -20,7 +20,7 @@ const (
 )
 
 func (f *function) resetPort() {
-	f.port = portState{admin: prm.PortAdminUp, up: true, adminMTU: f.maxMTU(), lid: uint16(f.index) + 1}
+	f.port = portState{admin: prm.PortAdminUp, up: true, adminMTU: f.maxMTU(), lid: uint16(f.chip.fabric.node)<<4 + uint16(f.index) + 1}
 	if f.chip.port == PortEth {
 		f.port.adminMTU = 1522
 		f.port.lid = 0
@@ -37,8 +37,11 @@ func (f *function) maxMTU() uint16 {
 // linkUp tells whether the port carries traffic.
 func (f *function) linkUp() bool { return f.port.up && f.port.admin == prm.PortAdminUp }
 
-// mac is the function's address: a locally administered one, by function.
-func (f *function) mac() uint64 { return 0x02_6d_6c_78_00_00 + uint64(f.index) }
+// mac is the function's address: a locally administered one, by the chip's end of
+// a link and by function.
+func (f *function) mac() uint64 {
+	return 0x02_6d_6c_78_00_00 + uint64(f.chip.fabric.node)<<8 + uint64(f.index)
+}
 
 // guid is the function's EUI-64.
 func (f *function) guid() uint64 {

@@ -162,11 +162,11 @@ func (s *scheduler) run(gone chan struct{}) {
 		s.runDue()
 		if len(s.pending) == 0 {
 			s.running = nil
-			s.chip.mu.Unlock()
+			s.chip.unlock()
 			return
 		}
 		d := s.pending[0].at.Sub(s.clock.Now())
-		s.chip.mu.Unlock()
+		s.chip.unlock()
 		t := time.NewTimer(d)
 		select {
 		case <-t.C:
@@ -180,7 +180,7 @@ func (s *scheduler) run(gone chan struct{}) {
 // own moment. On the wall clock it does nothing: time passes by itself.
 func (c *Chip) Advance(d time.Duration) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	s := c.sched
 	if s.manual == nil {
 		return
