@@ -66,8 +66,8 @@ func createQPMin(f *function, c *call) (in, out int) {
 }
 
 // hasType tells whether the device has a service type and the model carries it.
-// QP1 and the UMR queue are there for drivers that insist on creating them: no
-// management datagram ever arrives, and UMR itself the model does not carry out.
+// QP0, QP1 and the UMR queue are there for drivers that insist on creating them:
+// no management datagram ever arrives, and UMR the model does not carry out.
 func (f *function) hasType(t prm.QPServiceType) bool {
 	g := f.general()
 	switch t {
@@ -79,7 +79,7 @@ func (f *function) hasType(t prm.QPServiceType) bool {
 		return g.Ud()
 	case prm.QPTypeXRC:
 		return g.XRC()
-	case prm.QPTypeQP1, prm.QPTypeRegUMR:
+	case prm.QPTypeQP0, prm.QPTypeQP1, prm.QPTypeRegUMR:
 		return true
 	}
 	return false
@@ -136,7 +136,7 @@ func (f *function) qpBuffer(c *call) (b buffer, u *umem, s synd) {
 // attach finds the objects that a QP works with.
 func (f *function) attach(q *qp, c *prm.QPC) synd {
 	var ok bool
-	if q.sq.some || c.St() == prm.QPTypeQP1 {
+	if q.sq.some {
 		if q.sendCQ, ok = f.cqs.get(c.CQNSnd()); !ok {
 			return syndNoCQ
 		}
@@ -164,7 +164,9 @@ func (f *function) attach(q *qp, c *prm.QPC) synd {
 
 // hold counts a QP's uses of its objects, by +1 or -1.
 func (q *qp) hold(f *function, n int) {
-	f.pds.objs[q.pd].users += n
+	if p := f.pds.objs[q.pd]; p != nil { // send queues and UMR queues have none
+		p.users += n
+	}
 	f.uars.objs[q.uar].users += n
 	for _, c := range []*cq{q.sendCQ, q.recvCQ} {
 		if c != nil {
@@ -186,7 +188,7 @@ func (q *qp) hold(f *function, n int) {
 func createQP(f *function, c *call) synd {
 	in := prm.AsCreateQPIn(c.in)
 	x := in.QPC()
-	if _, ok := f.pds.get(x.PD()); !ok {
+	if _, ok := f.pds.get(x.PD()); !ok && x.St() != prm.QPTypeRegUMR {
 		return syndNoPD
 	}
 	if _, ok := f.uars.get(x.UARPage()); !ok {

@@ -57,7 +57,7 @@ func Rulings() []Ruling {
 		{"port and P_Key", "INIT2RTR takes the path but its port and, unless selected, its P_Key index stay those of INIT", "contexts.md 5.8"},
 		{"opt_param_mask", "a bit that contexts.md 5.8 does not list for transition and service type is BAD_PARAM", "Linux masks them before it sends"},
 		{"back to RST", "2RST restores the context of CREATE_QP and leaves the set of counters", "no source"},
-		{"QP1 and UMR", "both queues can be created; no management datagram arrives, and the capabilities say that UMR does nothing", "mlx5_ib insists on both"},
+		{"QP0, QP1 and UMR", "the queues can be created, the UMR queue without a PD; no management datagram arrives, and the capabilities say that UMR does nothing", "mlx5_ib insists on them"},
 		{"raw send queues", "they carry NOPs only and share the QPs' numbers", "mlx5_core finds out about write combining with one"},
 		{"queues that are not there", "the CQ of a queue that a QP does not have is not looked at", "Linux sets both, rdma-core's users need not"},
 		{"page_offset", "it counts sixty-fourths of a page", "Linux mlx5_ib mem.c; 64 bytes only for 4096-byte pages"},
