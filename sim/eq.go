@@ -41,9 +41,7 @@ func (q *eq) pending() uint32 { return (q.producer - q.consumer) & counter24 }
 
 // eqPages is the number of pages that a context's entries touch.
 func eqPages(c *prm.EQC) uint64 {
-	bytes := uint64(c.PageOffset())*eqeBytes + eqeBytes<<c.LogEQSize()
-	shift := 12 + uint(c.LogPageSize())
-	return (bytes + 1<<shift - 1) >> shift
+	return queuePages(pageOffset(c.PageOffset(), c.LogPageSize()), eqeBytes<<c.LogEQSize(), 12+uint(c.LogPageSize()))
 }
 
 func createEQMin(_ *function, c *call) (in, out int) {
@@ -67,11 +65,8 @@ func createEQ(f *function, c *call) synd {
 	if _, ok := f.uars.get(ctx.UARPage()); !ok {
 		return syndNoUAR
 	}
-	q := &eq{ctx: *ctx, shift: 12 + uint(ctx.LogPageSize()), offset: uint64(ctx.PageOffset()) * eqeBytes,
+	q := &eq{ctx: *ctx, shift: 12 + uint(ctx.LogPageSize()), offset: pageOffset(ctx.PageOffset(), ctx.LogPageSize()),
 		logSize: uint(ctx.LogEQSize()), uid: uidOf(c)}
-	if q.offset >= 1<<q.shift {
-		return syndEQPage
-	}
 	for i := range q.mask {
 		q.mask[i] = in.EventBitmask(i)
 	}

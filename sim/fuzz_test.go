@@ -63,3 +63,66 @@ func FuzzBAR(f *testing.F) {
 		}
 	})
 }
+
+// FuzzQueues patches commands of the data path that are otherwise right, with
+// live objects around them, and rings the doorbells of what comes of it.
+func FuzzQueues(f *testing.F) {
+	ops := []prm.Opcode{prm.OpCreateCQ, prm.OpModifyCQ, prm.OpCreateQP, prm.OpCreateSRQ, prm.OpCreateXRCSRQ, prm.OpCreateRMP,
+		prm.OpCreateSQ, prm.OpCreateMKey, prm.OpRst2InitQP, prm.OpInit2RtrQP, prm.OpRtr2RtsQP, prm.OpModifySQ, prm.OpModifyRMP,
+		prm.OpQueryQP, prm.OpQueryCQ, prm.OpDestroyQP, prm.OpDestroyCQ, prm.OpSetRoceAddress, prm.OpMADIfc}
+	for i := range ops {
+		f.Add(byte(i), uint16(0x18), []byte{}, uint16(16))
+		f.Add(byte(i), uint16(0x20), []byte{0x1f, 0, 0, 0, 0xff}, uint16(0x400))
+	}
+	r := newRaw(f, Options{Clock: NewManualClock(), Port: PortEth})
+	fresh := func() {
+		if err := r.dev.Reset(); err != nil {
+			r.t.Fatal(err)
+		}
+		r.next, r.queue, r.pages, r.eqn, r.pd, r.cq, r.xrcd, r.ci, r.vectors = 0, 0, nil, 0, 0, nil, 0, 0, nil
+		r.to(phaseInit)
+		r.createQP(prm.QPTypeRC, nil)
+	}
+	f.Fuzz(func(t *testing.T, which byte, at uint16, patch []byte, room uint16) {
+		r.t = t
+		if s := r.chip.State(0); s.Phase != "init" || s.QPs != 1 || s.CQs > 50 || s.SRQs > 50 || s.MKeys > 1000 || r.next > arenaSize/2 {
+			fresh()
+		}
+		n := uint32(firstQPN)
+		for n = range r.chip.funcs[0].qps.objs {
+			break
+		}
+		var in []byte
+		switch op := ops[int(which)%len(ops)]; op {
+		case prm.OpCreateCQ:
+			in, _, _ = r.cqInput(3)
+		case prm.OpCreateQP:
+			in = r.qpInput(prm.QPTypeRC)
+		case prm.OpCreateSRQ, prm.OpCreateXRCSRQ, prm.OpCreateRMP:
+			in = r.srqInput(op, 3)
+		case prm.OpCreateSQ:
+			in = r.sqInput()
+		case prm.OpModifyCQ, prm.OpQueryCQ, prm.OpDestroyCQ:
+			in = number(op, r.cq.n)
+		case prm.OpCreateMKey:
+			in = append(valid(op), make([]byte, 32)...)
+			x := prm.AsCreateMKeyIn(in)
+			x.SetTranslationsOctwordActualSize(2)
+			x.MemoryKeyMKeyEntry().SetTranslationsOctwordSize(2)
+			x.MemoryKeyMKeyEntry().SetPD(r.pd)
+			x.MemoryKeyMKeyEntry().SetAccessMode1_0(modeMTT)
+			x.MemoryKeyMKeyEntry().SetLogPageSize(12)
+			x.MemoryKeyMKeyEntry().SetLen(4096)
+		default:
+			in = r.qpStep(op, n)
+		}
+		if len(in) > 8 {
+			copy(in[8+int(at)%(len(in)-8):], patch)
+		}
+		r.send(in, 16+int(room)%0x1000)
+		r.write64(uint64(r.uar)*4096+0x800, 1<<40|uint64(n)<<8|1)
+		r.write64(uint64(r.uar)*4096+0x20, uint64(r.cq.n))
+		for r.event() != nil {
+		}
+	})
+}

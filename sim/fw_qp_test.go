@@ -146,6 +146,22 @@ func TestQPHolds(t *testing.T) {
 	require.Zero(t, r.chip.State(0).QPs+r.chip.State(0).SRQs+r.chip.State(0).CQs+r.chip.State(0).EQs)
 }
 
+// TestInsistedQPs: the queues that mlx5_ib wants to see, the UMR queue without a PD.
+func TestInsistedQPs(t *testing.T) {
+	r := newRaw(t, Options{}).to(phaseInit)
+	for _, st := range []prm.QPServiceType{prm.QPTypeQP0, prm.QPTypeQP1, prm.QPTypeRegUMR} {
+		n := r.createQP(st, func(x *prm.QPC) {
+			if st == prm.QPTypeRegUMR {
+				x.SetPD(0)
+			}
+		})
+		r.qpTo(n, prm.QPStateRts)
+		require.Equal(t, prm.QPStateRts, r.qpc(n).State())
+		r.ok(number(prm.OpDestroyQP, n), 16)
+	}
+	r.ok(number(prm.OpDeallocPD, r.pd), 16)
+}
+
 // TestXRC: an XRC QP belongs to a domain, and so do the queues it reaches.
 func TestXRC(t *testing.T) {
 	r := newRaw(t, Options{}).to(phaseInit)

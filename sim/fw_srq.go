@@ -25,6 +25,10 @@ func init() {
 	handle(prm.OpDeallocXRCD, onlyInit, 1, deallocXRCD).refuses(syndNoXRCD, syndOK)
 }
 
+// maxPageShift is the largest page that a context of any queue can name, but for
+// those of SRQs, whose field is wider: log_page_size 31.
+const maxPageShift = 12 + 31
+
 // newSRQ is what the three creating commands have in common.
 type newSRQ struct {
 	kind      srqKind
@@ -47,6 +51,9 @@ type newSRQ struct {
 func (n *newSRQ) bytes() uint64 { return 1 << n.stride << n.log }
 
 func (n *newSRQ) pages() uint64 {
+	if n.pageShift > maxPageShift {
+		return 0
+	}
 	return min(queuePages(n.offset<<n.pageShift>>6, n.bytes(), n.pageShift), maxPages)
 }
 
@@ -135,7 +142,7 @@ func (f *function) srqBuffer(s *srq, n newSRQ, in []byte) (b buffer, r synd) {
 		return b, syndOK
 	}
 	b = buffer{shift: n.pageShift, offset: n.offset << n.pageShift >> 6}
-	if b.pages, ok = pageList(in[n.at:], n.pages(), b.shift, false); !ok {
+	if b.pages, ok = pageList(in[n.at:], n.pages(), b.shift, false); !ok || len(b.pages) == 0 {
 		return b, syndQueuePage
 	}
 	return b, syndOK

@@ -168,6 +168,7 @@ func TestSRQRefusals(t *testing.T) {
 	refused(syndSRQLimit, srq(func(x *prm.SRQC) { x.SetLwm(4) }))
 	refused(syndRecord, srq(func(x *prm.SRQC) { x.SetDBRAddr(0x1004) }))
 	refused(syndQueuePage, srq(func(x *prm.SRQC) { x.SetLogPageSize(31) }))
+	refused(syndQueuePage, srq(func(x *prm.SRQC) { x.SetLogPageSize(63) }))
 	refused(syndInputShort, srq(func(*prm.SRQC) {})[:prm.CreateSRQInSize])
 	xrc := func(set func(in *prm.CreateXRCSRQIn)) []byte {
 		in := r.srqInput(prm.OpCreateXRCSRQ, 2)
