@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"runtime"
+	"time"
 
 	"github.com/mlxvfio/mlxvfio/queues"
 	"github.com/mlxvfio/mlxvfio/vfio"
@@ -108,7 +109,9 @@ type waiter struct {
 	idle Idle
 	wrid uint64 // of the newest operation
 	busy bool   // it has not completed: a caller stopped waiting
-	comp [8]queues.Completion
+	// stuck bounds the wait for one operation, besides the context; 0 does not.
+	stuck time.Duration
+	comp  [8]queues.Completion
 }
 
 // post rings and waits for what f posts with the wrid it is given, after what an
@@ -130,7 +133,8 @@ func (w *waiter) do(ctx context.Context, f func(wrid uint64) error) error {
 
 // wait polls until the newest operation has completed.
 func (w *waiter) wait(ctx context.Context) error {
-	for {
+	var since time.Time
+	for empty := 0; ; empty++ {
 		n, err := w.conn.CQ.Poll(w.comp[:])
 		for i := range w.comp[:n] {
 			c := &w.comp[i]
@@ -146,10 +150,19 @@ func (w *waiter) wait(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if n == 0 {
-			if err := w.idle(ctx); err != nil {
-				return fmt.Errorf("wait for a completion: %w", err)
-			}
+		if n != 0 {
+			continue
+		}
+		if err := w.idle(ctx); err != nil {
+			return fmt.Errorf("wait for a completion: %w", err)
+		}
+		if w.stuck == 0 || empty&63 != 63 {
+			continue
+		}
+		if since.IsZero() {
+			since = time.Now()
+		} else if d := time.Since(since); d > w.stuck {
+			return fmt.Errorf("%w for %v: look at the queue pair's state and the health of the function", ErrStuck, d.Round(time.Millisecond))
 		}
 	}
 }

@@ -23,6 +23,8 @@ var (
 	ErrKind = errors.New("no such operation")
 	// ErrNotOffered: the device does not offer the operation or the size.
 	ErrNotOffered = errors.New("the device does not offer it")
+	// ErrStuck: the device completed nothing for too long.
+	ErrStuck = errors.New("no completion")
 	// ErrNotAtomic: the write would be carried out in pieces.
 	ErrNotAtomic = errors.New("the write is not atomic")
 )

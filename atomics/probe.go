@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
+	"time"
 
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 	"github.com/mlxvfio/mlxvfio/queues"
@@ -30,6 +31,9 @@ type ProbeOptions struct {
 	// in each form; 0 is 32.
 	Seed   uint64
 	Rounds int
+	// Stuck is how long one operation may take; 0 is 10 seconds. A probe that ends
+	// with ErrStuck leaves an operation behind that may still happen.
+	Stuck time.Duration
 }
 
 // Probe finds out on the device itself, form by form, in which order it reads
@@ -44,11 +48,14 @@ func Probe(ctx context.Context, o ProbeOptions) (Profile, error) {
 	if o.Rounds == 0 {
 		o.Rounds = 32
 	}
+	if o.Stuck <= 0 {
+		o.Stuck = 10 * time.Second
+	}
 	if o.Local.Mem.Len() < 3*ReplySize || o.Local.Addr&7 != 0 || o.Target.Addr&(ReplySize-1) != 0 {
 		return Profile{}, fmt.Errorf("probe atomics: local memory of %d bytes at 0x%x, target at 0x%x: it needs %d bytes aligned to 8, and a target aligned to %d",
 			o.Local.Mem.Len(), o.Local.Addr, o.Target.Addr, 3*ReplySize, ReplySize)
 	}
-	p := &prober{o: o, w: waiter{conn: o.Conn, idle: o.Idle}, rng: rand.New(rand.NewPCG(o.Seed, 0x70726f6265))}
+	p := &prober{o: o, w: waiter{conn: o.Conn, idle: o.Idle, stuck: o.Stuck}, rng: rand.New(rand.NewPCG(o.Seed, 0x70726f6265))}
 	prof := Profile{Probed: true, MaxAtomicSize: o.Caps.MaxAtomicSize()}
 	for f := range o.Caps.forms() {
 		if err := p.form(ctx, &f); err != nil {

@@ -316,6 +316,11 @@ func TestRunEnds(t *testing.T) {
 
 	_, rig = newFake(t, fakeOptions{})
 	rig.Idle = func(context.Context) error { return nil }
+	q := &rig.Requesters[0]
+	_, err = atomics.Probe(context.Background(), atomics.ProbeOptions{Conn: q.Conn, Caps: rig.Caps, Local: q.Local, Target: rig.Target, Idle: rig.Idle, Stuck: 20 * time.Millisecond})
+	require.ErrorIs(t, err, atomics.ErrStuck)
+	_, rig = newFake(t, fakeOptions{})
+	rig.Idle = func(context.Context) error { return nil }
 	_, err = Run(context.Background(), rig, Options{Stuck: 20 * time.Millisecond})
 	require.ErrorContains(t, err, "no completion for 20ms")
 

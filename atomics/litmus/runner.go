@@ -309,11 +309,6 @@ func (r *runner) drive(ctx context.Context, post func(p *port) (posted bool, err
 	}
 }
 
-// settle waits for everything in flight.
-func (r *runner) settle(ctx context.Context) error {
-	return r.drive(ctx, func(*port) (bool, error) { return false, nil }, func() bool { return true })
-}
-
 // row adds a line to the card.
 func (r *runner) row(x Row) {
 	x.Ops = r.ops
