@@ -18,8 +18,8 @@ const (
 	FaultMaskOrder Fault = "mask-order"
 	// FaultOperandOrder: swap and compare are exchanged.
 	FaultOperandOrder Fault = "operand-order"
-	// FaultBoundary: the field boundary of a masked fetch-add is not kept.
-	FaultBoundary Fault = "boundary"
+	// FaultNoBoundary: the field boundary of a masked fetch-add is not kept.
+	FaultNoBoundary Fault = "no-boundary"
 	// FaultByteOrder: the word is read in another byte order than was found
 	// before.
 	FaultByteOrder Fault = "byte-order"
@@ -36,6 +36,11 @@ const (
 	FaultTornWrite Fault = "torn-write"
 	// FaultNeighbour: a byte changed that no operation was meant to change.
 	FaultNeighbour Fault = "neighbour"
+	// FaultLateWrite: an operation was carried out before what a WRITE in front of it
+	// wrote was in memory.
+	FaultLateWrite Fault = "late-write"
+	// FaultNoFence: an operation with a fence did not wait for the READ before it.
+	FaultNoFence Fault = "no-fence"
 	// FaultOrder: operations of one queue were carried out in another order than
 	// they were posted, where the order is guaranteed.
 	FaultOrder Fault = "ordering"
@@ -74,14 +79,14 @@ var hypotheses = []hypothesis{
 			swapArgs(x, argSwapMask, argCompareMask)
 		})
 	}},
-	{FaultBoundary, func(r *Request, word []byte, order Order) { addLike(r, word, order, func(uint64) uint64 { return 0 }) }},
-	{FaultBoundary, func(r *Request, word []byte, order Order) {
+	{FaultNoBoundary, func(r *Request, word []byte, order Order) { addLike(r, word, order, func(uint64) uint64 { return 0 }) }},
+	{FaultNoBoundary, func(r *Request, word []byte, order Order) {
 		addLike(r, word, order, func(b uint64) uint64 { return b << 1 })
 	}},
-	{FaultBoundary, func(r *Request, word []byte, order Order) {
+	{FaultNoBoundary, func(r *Request, word []byte, order Order) {
 		addLike(r, word, order, func(b uint64) uint64 { return b >> 1 })
 	}},
-	{FaultBoundary, func(r *Request, word []byte, order Order) {
+	{FaultNoBoundary, func(r *Request, word []byte, order Order) {
 		addLike(r, word, order, func(b uint64) uint64 { return reverseBytes(b, r.Size) })
 	}},
 	{FaultCarry, runCarry},

@@ -235,7 +235,7 @@ func TestProbeWithoutMemory(t *testing.T) {
 }
 
 func TestProbeNamesFaults(t *testing.T) {
-	for _, f := range []atomics.Fault{atomics.FaultMaskOrder, atomics.FaultBoundary} {
+	for _, f := range []atomics.Fault{atomics.FaultMaskOrder, atomics.FaultNoBoundary} {
 		_, rig := newFake(t, fakeOptions{fault: f})
 		probe(t, rig)
 		p := rig.Requesters[0].Profile

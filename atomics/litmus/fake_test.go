@@ -137,8 +137,8 @@ func (q *fakeQP) able(i int) bool {
 	for _, before := range q.jobs[:i] {
 		switch {
 		case before.done:
-		case before.op == prm.WQERdmaRead && before.started && !j.fence && q.dev.lateReads:
-		case q.dev.fault == atomics.FaultOrder && before.op == prm.WQERdmaWrite && j.op == prm.WQESend:
+		case before.op == prm.WQERdmaRead && before.started && q.dev.lateReads && (!j.fence || q.dev.fault == atomics.FaultNoFence):
+		case q.dev.fault == atomics.FaultLateWrite && before.op == prm.WQERdmaWrite && j.op == prm.WQESend:
 		default:
 			return false
 		}
@@ -253,7 +253,7 @@ func (q *fakeQP) atomic(j *job, local, remote []byte) {
 		now = q.add(j.old, operand(0), zeros, ws)
 	case prm.WQEAtomicMaskedFA:
 		b := operand(1)
-		if d.fault == atomics.FaultBoundary {
+		if d.fault == atomics.FaultNoBoundary {
 			b = zeros
 		}
 		now = q.add(j.old, operand(0), b, ws)

@@ -53,11 +53,12 @@ func TestGoodDevice(t *testing.T) {
 // Each planted fault is found and named.
 func TestPlantedFaults(t *testing.T) {
 	for _, f := range []atomics.Fault{
-		atomics.FaultMaskOrder, atomics.FaultBoundary, atomics.FaultTornWrite, atomics.FaultLostUpdate, atomics.FaultOrder,
+		atomics.FaultMaskOrder, atomics.FaultNoBoundary, atomics.FaultTornWrite, atomics.FaultLostUpdate,
+		atomics.FaultLateWrite, atomics.FaultNoFence,
 	} {
 		for seed := range uint64(3) {
 			t.Run(string(f), func(t *testing.T) {
-				_, rig := newFake(t, fakeOptions{maxWrite: 32, fault: f, seed: seed})
+				_, rig := newFake(t, fakeOptions{maxWrite: 32, late: true, fault: f, seed: seed})
 				c, err := Run(context.Background(), rig, Options{Seed: seed, Scale: 0.3, Budget: 20 * time.Second})
 				show(t, c)
 				require.NoError(t, err)

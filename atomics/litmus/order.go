@@ -34,8 +34,8 @@ func (r *runner) ordering(ctx context.Context) error {
 
 // Places on the target.
 const (
-	dataAt   = 4096 // 512 bytes a port and message
-	dataSize = 256
+	dataAt   = 4096 // two messages a port, or one variable with what is before it
+	dataSize = 512
 	pairAt   = 2048 // 16 bytes a port
 )
 
@@ -44,15 +44,16 @@ const (
 func (r *runner) writeThenSend(ctx context.Context) error {
 	row := Row{
 		Test: "order", Guarantee: "a WRITE is there when the SEND behind it arrives", Required: true, Verdict: NotOffered,
-		Subject: fmt.Sprintf("%d bytes", dataSize), Detail: "no receiving end",
+		Subject: fmt.Sprintf("1 to %d bytes", dataSize), Detail: "no receiving end",
 	}
 	type stream struct {
 		p          *port
 		sent, came int
+		piece      [2][2]int // offset and length of what each of two messages wrote
 	}
 	var streams []*stream
 	by := make([]*stream, len(r.ports))
-	broken, wrong := "", 0
+	broken, wrong, fault := "", 0, atomics.FaultLateWrite
 	places := (TargetSize - dataAt) / dataSize
 	for _, p := range r.ports {
 		if p.req.Accept.RQ == nil || len(streams) == places/2 {
@@ -65,10 +66,11 @@ func (r *runner) writeThenSend(ctx context.Context) error {
 		p.received = func(payload []byte) error {
 			no := int(binary.LittleEndian.Uint64(payload))
 			if no != s.came {
-				broken, wrong = fmt.Sprintf("message %d arrived in place of %d", no, s.came), wrong+1
+				broken, wrong, fault = fmt.Sprintf("message %d arrived in place of %d", no, s.came), wrong+1, atomics.FaultOrder
 			}
 			s.came++
-			for i, b := range r.target(base+no%2*dataSize, dataSize) {
+			at := s.piece[no&1]
+			for i, b := range r.target(base+no&1*dataSize, dataSize)[at[0]:][:at[1]] {
 				if b != tag(no) {
 					broken, wrong = fmt.Sprintf("when message %d arrived, byte %d of the data written before it was not there", no, i), wrong+1
 					break
@@ -100,12 +102,19 @@ func (r *runner) writeThenSend(ctx context.Context) error {
 				at += i * 2 * dataSize
 			}
 		}
-		data := make([]byte, dataSize)
+		// Half of them are as large as can be, and so no atomic writes.
+		off, n := 0, dataSize
+		if r.rng.IntN(2) == 0 {
+			n = 1 + r.rng.IntN(dataSize)
+			off = r.rng.IntN(dataSize - n + 1)
+		}
+		s.piece[s.sent&1] = [2]int{off, n}
+		data := make([]byte, n)
 		for i := range data {
 			data[i] = tag(s.sent)
 		}
 		nothing := func() error { return nil }
-		if err := p.write(at+s.sent%2*dataSize, data, queues.NonAtomic, nothing); err != nil {
+		if err := p.write(at+s.sent&1*dataSize+off, data, queues.NonAtomic, nothing); err != nil {
 			return false, err
 		}
 		no := binary.LittleEndian.AppendUint64(nil, uint64(s.sent))
@@ -129,7 +138,7 @@ func (r *runner) writeThenSend(ctx context.Context) error {
 	if broken != "" {
 		broken = fmt.Sprintf("%d of %d: %s", wrong, messages, broken)
 	}
-	r.judge(row.Test, row.Guarantee, fmt.Sprintf("%s, %d queues", row.Subject, len(streams)), atomics.FaultOrder, broken, fmt.Sprintf("%d messages", messages))
+	r.judge(row.Test, row.Guarantee, fmt.Sprintf("%s, %d queues", row.Subject, len(streams)), fault, broken, fmt.Sprintf("%d messages", messages))
 	return nil
 }
 
@@ -152,11 +161,16 @@ func (r *runner) writeThenAtomic(ctx context.Context) error {
 		}
 		todo--
 		busy[p.index] = true
-		at := pairAt + 16*p.index
+		// The variable is the end of what is written, which is more than it where
+		// there is room.
+		at, n := pairAt+16*p.index, size
+		if end := dataAt + dataSize*(p.index+1); end <= TargetSize && r.rng.IntN(2) == 0 {
+			at, n = end-8, size+r.rng.IntN(dataSize-8)
+		}
 		v := r.rng.Uint64() >> (64 - 8*size)
-		b := make([]byte, size)
-		p.orderOf(atomics.FetchAdd, size).Store(b, v)
-		if err := p.write(at, b, queues.NonAtomic, func() error { return nil }); err != nil {
+		b := make([]byte, n)
+		p.orderOf(atomics.FetchAdd, size).Store(b[n-size:], v)
+		if err := p.write(at-(n-size), b, queues.NonAtomic, func() error { return nil }); err != nil {
 			return false, err
 		}
 		return true, p.atomic(atomics.Op{Kind: atomics.FetchAdd, Size: size, Addr: uint64(at), Value: 1}, 0, func(old uint64, _ bool) error {
@@ -174,7 +188,7 @@ func (r *runner) writeThenAtomic(ctx context.Context) error {
 	if wrong > 0 {
 		broken = fmt.Sprintf("%d times: %s", wrong, broken)
 	}
-	r.judge("order", guarantee, fmt.Sprintf("%d bytes", size), atomics.FaultOrder, broken, "")
+	r.judge("order", guarantee, fmt.Sprintf("%d bytes", size), atomics.FaultLateWrite, broken, "")
 	return nil
 }
 
@@ -245,7 +259,7 @@ func (r *runner) readThenAtomic(ctx context.Context, name string, flags queues.F
 	if err != nil {
 		return err
 	}
-	fault := atomics.FaultOrder
+	fault := atomics.FaultNoFence
 	if broken != "" {
 		fault = atomics.FaultLostUpdate
 	}
