@@ -18,10 +18,7 @@ func SharedAtomics(requester, responder *HCA) (atomics.Caps, error) {
 		return c, err
 	}
 	r, err := responder.AtomicCaps()
-	c.Operations &= r.Operations
-	c.SizesQP &= r.SizesQP
-	c.LogMaxQP = min(c.LogMaxQP, r.LogMaxQP)
-	return c, err
+	return c.And(r), err
 }
 
 // Exerciser moves data from one DataPath to another, or to itself, and compares
@@ -335,6 +332,9 @@ func (x *Exerciser) Reads(ctx context.Context) (string, error) {
 	}
 	return t.String(), nil
 }
+
+// QPs are the queue pairs: requests go from a to b.
+func (x *Exerciser) QPs() (a, b *queues.QP) { return x.a, x.b }
 
 // Caps are the atomic capabilities that both sides have.
 func (x *Exerciser) Caps() atomics.Caps { return x.caps }

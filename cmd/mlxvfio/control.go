@@ -28,7 +28,7 @@ const longestLine = 64 << 10
 
 // serveControl answers until ctx is over. It closes l and returns when every
 // connection has ended.
-func serveControl(ctx context.Context, l net.Listener, chip *sim.Chip) error {
+func serveControl(ctx context.Context, l net.Listener, m *server) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })() // a second Close is harmless
@@ -48,17 +48,17 @@ func serveControl(ctx context.Context, l net.Listener, chip *sim.Chip) error {
 			stop := context.AfterFunc(ctx, func() { _ = c.Close() }) // ends the read below
 			defer stop()
 			defer func() { _ = c.Close() }()
-			talk(c, chip)
+			talk(c, m)
 		})
 	}
 }
 
 // talk answers the lines of one connection until the other side has enough.
-func talk(c net.Conn, chip *sim.Chip) {
+func talk(c net.Conn, m *server) {
 	in := bufio.NewScanner(c)
 	in.Buffer(nil, longestLine)
 	for in.Scan() {
-		answer, err := obey(chip, strings.Fields(in.Text()))
+		answer, err := obey(m, strings.Fields(in.Text()))
 		switch {
 		case err != nil:
 			answer = "error " + oneLine(err)
@@ -77,7 +77,7 @@ func talk(c net.Conn, chip *sim.Chip) {
 }
 
 // obey does what the words say.
-func obey(chip *sim.Chip, words []string) (string, error) {
+func obey(m *server, words []string) (string, error) {
 	if len(words) == 0 {
 		return "", errors.New("no word; there are: " + knownWords())
 	}
@@ -88,17 +88,17 @@ func obey(chip *sim.Chip, words []string) (string, error) {
 			return "", errors.New("want: fault NAME[@ARG]")
 		}
 		name, arg, _ := strings.Cut(args[0], "@")
-		return "", chip.SetFault(name, arg)
+		return "", m.chip.SetFault(name, arg)
 	case "clear":
 		if len(args) > 1 {
 			return "", errors.New("want: clear [NAME]")
 		}
-		return "", chip.ClearFault(strings.Join(args, ""))
+		return "", m.chip.ClearFault(strings.Join(args, ""))
 	case "state":
 		if len(args) > 0 {
 			return "", errors.New("want: state")
 		}
-		b, err := json.Marshal(stateOf(chip))
+		b, err := json.Marshal(stateOf(m))
 		return string(b), err
 	}
 	return "", fmt.Errorf("unknown word %q; there are: %s", verb, knownWords())
@@ -117,6 +117,7 @@ type chipState struct {
 	Model     string          `json:"model"`
 	Firmware  string          `json:"firmware"`
 	Port      string          `json:"port"`
+	Link      *linkState      `json:"link,omitempty"`
 	Functions []functionState `json:"functions"`
 }
 
@@ -125,8 +126,9 @@ type functionState struct {
 	Counters sim.Counters `json:"counters"`
 }
 
-func stateOf(chip *sim.Chip) chipState {
-	s := chipState{Model: chip.Profile(), Firmware: chip.Firmware().String(), Port: chip.Port().String()}
+func stateOf(m *server) chipState {
+	chip := m.chip
+	s := chipState{Model: chip.Profile(), Firmware: chip.Firmware().String(), Port: chip.Port().String(), Link: m.link.state()}
 	for i := range chip.Functions() {
 		s.Functions = append(s.Functions, functionState{chip.State(i), chip.Counters(i)})
 	}

@@ -16,6 +16,8 @@ type session struct {
 	arg  devArg
 	info vfio.DeviceInfo
 	dev  *opened
+
+	exerciser *mlxvfio.Exerciser // of selftest
 }
 
 // withDevice brings the function up, runs fn, and gives the function back
@@ -25,6 +27,11 @@ func (a *app) withDevice(ctx context.Context, dev string, o mlxvfio.Options, fn 
 	if err != nil {
 		return err
 	}
+	return a.withFunction(ctx, arg, o, fn)
+}
+
+// withFunction is withDevice for an argument that was parsed.
+func (a *app) withFunction(ctx context.Context, arg devArg, o mlxvfio.Options, fn func(ctx context.Context, s *session) error) error {
 	t, err := a.open(ctx, arg)
 	if err != nil {
 		return err
@@ -41,8 +48,33 @@ func (a *app) withDevice(ctx context.Context, dev string, o mlxvfio.Options, fn 
 	}
 	s := &session{HCA: h, arg: arg, info: h.Device().Info(), dev: t}
 	err = fn(ctx, s)
-	return errors.Join(err, closeDevice(ctx, h))
+	if cerr := closeDevice(ctx, h); cerr != nil {
+		return errors.Join(err, cerr)
+	}
+	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return &stoppedError{dev: arg.text, pages: h.Ledger(), err: err}
+	}
+	return err
 }
+
+// stoppedError says that a signal ended what was going on, and how the function
+// was left.
+type stoppedError struct {
+	dev   string
+	pages mlxvfio.PageLedger
+	err   error
+}
+
+func (e *stoppedError) Error() string {
+	s := fmt.Sprintf("%s: interrupted; %s; the function was given back", e.dev, pagesText(e.pages))
+	var peer *stoppedError
+	if errors.As(e.err, &peer) {
+		s += "; " + peer.Error()
+	}
+	return s
+}
+
+func (e *stoppedError) Unwrap() error { return e.err }
 
 // closeLimit bounds how long giving a function back may take before it is cut
 // off instead.

@@ -82,10 +82,10 @@ func TestUsage(t *testing.T) {
 
 func TestHelpListsOnlyWhatExists(t *testing.T) {
 	help := works(t, "--help")
-	for _, v := range []string{"list", "bind", "unbind", "info", "caps", "selftest", "exec", "reg", "serve", "tell", "version"} {
+	for _, v := range []string{"list", "bind", "unbind", "info", "caps", "selftest", "exec", "reg", "atomic", "litmus", "bench", "microbench", "serve", "tell", "version"} {
 		require.Regexp(t, `(?m)^  `+v+` `, help)
 	}
-	for _, v := range []string{"doctor", "atomic", "bench", "trace", "health", "rig", "explain"} {
+	for _, v := range []string{"doctor", "trace", "health", "rig", "explain"} {
 		require.NotRegexp(t, `(?m)^  `+v+` `, help, "a verb of later")
 	}
 }
@@ -169,7 +169,7 @@ func TestSelftest(t *testing.T) {
 		o := object(t, "selftest/1", "selftest", dev)
 		require.Equal(t, "pass", o["verdict"], dev)
 		require.Equal(t, "event", o["mode"])
-		require.EqualValues(t, 3, o["vectors"])
+		require.EqualValues(t, 4, o["vectors"])
 		require.Len(t, o["stages"], len(mlxvfio.Stages()))
 		for _, s := range o["stages"].([]any) {
 			require.NotContains(t, s, "error")

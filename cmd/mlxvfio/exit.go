@@ -10,8 +10,10 @@ import (
 	"syscall"
 
 	"github.com/mlxvfio/mlxvfio"
+	"github.com/mlxvfio/mlxvfio/atomics"
 	"github.com/mlxvfio/mlxvfio/cmdif"
 	"github.com/mlxvfio/mlxvfio/pci"
+	"github.com/mlxvfio/mlxvfio/queues"
 	"github.com/mlxvfio/mlxvfio/sim"
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
@@ -69,7 +71,7 @@ var notForUs = []error{
 }
 
 // notHere: this device, transport or card cannot do that.
-var notHere = []error{vfio.ErrNotSupported, pci.ErrNotMellanox, pci.ErrFlashRecovery}
+var notHere = []error{vfio.ErrNotSupported, pci.ErrNotMellanox, pci.ErrFlashRecovery, atomics.ErrNotOffered}
 
 func isAny(err error, targets []error) bool {
 	return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
@@ -87,7 +89,14 @@ type errorLine struct {
 	Opcode   string `json:"opcode,omitempty"`
 	Status   string `json:"status,omitempty"`
 	Syndrome uint32 `json:"syndrome,omitempty"`
-	Remedy   string `json:"remedy,omitempty"`
+	// Completion is the syndrome of a WQE that failed, Vendor the vendor's byte, WQE
+	// its bytes.
+	Completion string `json:"completion,omitempty"`
+	Vendor     uint8  `json:"vendor_syndrome,omitempty"`
+	WQE        string `json:"wqe,omitempty"`
+	// Fault is what the device does wrong with atomics or writes.
+	Fault  string `json:"fault,omitempty"`
+	Remedy string `json:"remedy,omitempty"`
 }
 
 func newErrorLine(err error, code int) errorLine {
@@ -97,12 +106,24 @@ func newErrorLine(err error, code int) errorLine {
 		ce *cmdif.CommandError
 		ve *vfio.Error
 		pe *pci.Error
+		we *queues.CompletionError
+		fe *atomics.FaultError
+		oe *atomics.OpError
 	)
 	if errors.As(err, &se) {
 		l.Stage, l.Pages, l.Remedy = se.Stage, &se.Ledger, se.Remedy
 	}
 	if errors.As(err, &ce) {
 		l.Opcode, l.Status, l.Syndrome = ce.Opcode.String(), ce.Status.String(), ce.Syndrome
+	}
+	if errors.As(err, &we) {
+		l.Completion, l.Vendor, l.WQE = we.Syndrome.String(), we.VendorError, we.Hex()
+	}
+	if errors.As(err, &fe) {
+		l.Fault = string(fe.Fault)
+	}
+	if errors.As(err, &oe) {
+		l.Remedy = oe.Remedy
 	}
 	if l.Remedy == "" && errors.As(err, &ve) {
 		l.Remedy = ve.Remedy

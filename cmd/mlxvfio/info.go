@@ -159,7 +159,7 @@ func (r *infoResult) text(w io.Writer) {
 		add("board", "PSID %s, vendor %06x", i.Board.PSID, i.Board.IEEEVendorID)
 		add("ISSI", "%d", i.ISSI)
 		add("port", "%s, %d port%s", i.PortType, i.Ports, plural(i.Ports))
-		add("atomics", "%s", atomics(i.Atomics))
+		add("atomics", "%s", atomicsText(i.Atomics))
 		l := i.Limits
 		add("room for", "%s QPs, %s CQs, %s SRQs, %s MKeys, %d EQs", power(l.LogQPs), power(l.LogCQs), power(l.LogSRQs), power(l.LogMKeys), l.EQs)
 		add("commands", "%s, %d slots, time limit %s", mode(i.Events), r.Slots, i.CommandMax)
@@ -181,7 +181,7 @@ func (r *infoResult) text(w io.Writer) {
 // fwPage is the size of the pages that firmware is given.
 const fwPage = 4096
 
-func atomics(t mlxvfio.Atomics) string {
+func atomicsText(t mlxvfio.Atomics) string {
 	if !t.Supported {
 		return "none"
 	}

@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// progress is a line on a terminal that is overwritten.
+// progress is a line on a terminal that is overwritten; total 0 is not known.
 type progress struct {
 	w     io.Writer
 	on    bool
@@ -14,10 +14,15 @@ type progress struct {
 }
 
 func (p *progress) show(n int, what string) {
-	if p.on {
-		fmt.Fprintf(p.w, "\r\x1b[K%d/%d %s", n, p.total, what)
-		p.shown = true
+	if !p.on {
+		return
 	}
+	of := ""
+	if p.total > 0 {
+		of = fmt.Sprintf("/%d", p.total)
+	}
+	fmt.Fprintf(p.w, "\r\x1b[K%d%s %s", n, of, what)
+	p.shown = true
 }
 
 // clear takes the line away.

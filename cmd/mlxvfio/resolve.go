@@ -30,6 +30,7 @@ type devArg struct {
 	bdf  pci.BDF     // devKernel, devSysfs
 	path string      // devSocket
 	sim  sim.Options // devSim
+	chip *sim.Chip   // devSim: a model that was made before, to be opened and closed
 }
 
 // parseDev reads a DEV argument; every mistake is a usage error of one line.
@@ -87,9 +88,10 @@ func (a *app) open(ctx context.Context, arg devArg) (*opened, error) {
 	var err error
 	switch arg.kind {
 	case devSim:
-		arg.sim.Logger = a.logger()
-		if o.chip, err = sim.New(arg.sim); err != nil {
-			return nil, fmt.Errorf("%s: %w", arg.text, err)
+		if o.chip = arg.chip; o.chip == nil {
+			if o.chip, err = a.newChip(arg); err != nil {
+				return nil, err
+			}
 		}
 		o.Transport = o.chip.Function(0)
 		o.undo = append(o.undo, o.chip.Close)
@@ -108,6 +110,16 @@ func (a *app) open(ctx context.Context, arg devArg) (*opened, error) {
 		return nil, unavailableUnless(err)
 	}
 	return o, a.recordInto(o)
+}
+
+// newChip makes the model of a DEV argument.
+func (a *app) newChip(arg devArg) (*sim.Chip, error) {
+	arg.sim.Logger = a.logger()
+	c, err := sim.New(arg.sim)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", arg.text, err)
+	}
+	return c, nil
 }
 
 // unavailableUnless makes an error of opening one of exit code 3, except where

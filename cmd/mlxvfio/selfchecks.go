@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mlxvfio/mlxvfio"
 	"github.com/mlxvfio/mlxvfio/cmdif"
 )
 
@@ -19,6 +20,13 @@ var selfChecks = []struct {
 	{"event-mode", checkEvents},
 	{"command-burst", checkBurst},
 	{"capabilities", checkCaps},
+	{"atomics-preflight", checkPreflight},
+	{"data-path", checkDataPath},
+	{"send", func(ctx context.Context, s *session) (string, error) { return s.exerciser.Sends(ctx) }},
+	{"write", func(ctx context.Context, s *session) (string, error) { return s.exerciser.Writes(ctx) }},
+	{"read", func(ctx context.Context, s *session) (string, error) { return s.exerciser.Reads(ctx) }},
+	{"atomics-probe", checkProbe},
+	{"atomics", func(ctx context.Context, s *session) (string, error) { return s.exerciser.Atomics(ctx) }},
 	{"health", checkHealth},
 }
 
@@ -114,7 +122,7 @@ func checkCaps(_ context.Context, s *session) (string, error) {
 			clamped++
 		}
 	}
-	return fmt.Sprintf("%d types, %d fields clamped; %s, %d port%s; atomics: %s", len(s.Caps()), clamped, i.PortType, i.Ports, plural(i.Ports), atomics(i.Atomics)), nil
+	return fmt.Sprintf("%d types, %d fields clamped; %s, %d port%s; atomics: %s", len(s.Caps()), clamped, i.PortType, i.Ports, plural(i.Ports), atomicsText(i.Atomics)), nil
 }
 
 // checkHealth reads the health buffer.
@@ -127,4 +135,63 @@ func checkHealth(_ context.Context, s *session) (string, error) {
 		return "", fmt.Errorf("the device reports %v (health word %#x)", h.Syndrome, h.Raw)
 	}
 	return fmt.Sprintf("counter %d, no syndrome", h.Counter), nil
+}
+
+// checkPreflight judges masks and sizes before anything is posted.
+func checkPreflight(_ context.Context, s *session) (string, error) {
+	c, err := s.AtomicCaps()
+	if err != nil {
+		return "", err
+	}
+	if c.MaxAtomicSize() == 0 {
+		return "skipped: no atomics", nil
+	}
+	p := c.Preflight()
+	if err := p.Err(); err != nil {
+		return "", err
+	}
+	offered := 0
+	for _, o := range p.Offers {
+		if o.OK {
+			offered++
+		}
+	}
+	return fmt.Sprintf("max_atomic_size %d, atomic_mode %s; %d of %d operations and sizes offered, masks right in both byte orders", p.MaxAtomicSize, p.AtomicMode, offered, len(p.Offers)), nil
+}
+
+// exerciseSeed decides places and data of the checks that move data.
+const exerciseSeed = 1
+
+// checkDataPath makes what the next checks need: it is given back with the
+// function.
+func checkDataPath(ctx context.Context, s *session) (string, error) {
+	d, err := s.OpenData(ctx, mlxvfio.DataOptions{Name: "selftest"})
+	if err != nil {
+		return "", err
+	}
+	if s.exerciser, err = mlxvfio.NewExerciser(ctx, d, d, exerciseSeed); err != nil {
+		return "", err
+	}
+	a, b := s.exerciser.QPs()
+	how := "polled"
+	if d.EventMode() {
+		how = "by interrupt"
+	}
+	return fmt.Sprintf("QP %#x ↔ QP %#x by loopback, completions %s; %s%s", a.Number(), b.Number(), how, writesText(a.SQ.PeerAtomic()), ifText(a.Link().Note != "", "; "+a.Link().Note)), nil
+}
+
+// checkProbe finds the byte orders of atomics.
+func checkProbe(ctx context.Context, s *session) (string, error) {
+	if s.exerciser.Caps().MaxAtomicSize() == 0 {
+		return "skipped: no atomics", nil
+	}
+	p, err := s.exerciser.Probe(ctx)
+	if err != nil {
+		return "", err
+	}
+	runs := 0
+	for _, f := range p.Forms {
+		runs += f.Runs
+	}
+	return fmt.Sprintf("%d WQE forms, words %v in memory; %d random operations as the reference", len(p.Forms), p.Order(), runs), nil
 }

@@ -23,7 +23,8 @@ func (a *app) selftestVerb() *cobra.Command {
 		return a.selftest(ctx, args, stopAt)
 	})
 	c.Long = `selftest brings a function up from reset, shows each stage with its time, checks that commands complete by
-interrupts and in parallel, and gives the function back: every page that firmware was given must return.
+interrupts and in parallel, moves data by loopback (SEND, WRITE, READ and every atomic, all memory compared byte for
+byte), and gives the function back: every page that firmware was given must return.
 Without DEV it runs on the embedded model, sim.`
 	c.Flags().BoolVar(&stages, "list-stages", false, "list the stages of the bring-up; no device is touched")
 	c.Flags().StringVar(&stopAt, "stop-at", "", "stop for good after this stage, for tests that kill the process there")
@@ -70,7 +71,7 @@ func (a *app) selftest(ctx context.Context, args []string, stopAt string) error 
 		return usagef("--stop-at %q: no such stage; --list-stages shows them", stopAt)
 	}
 	run.Device, run.Stages, run.Checks, run.Teardown = dev, []stageRow{}, []checkRow{}, []stageRow{}
-	err := a.withDevice(ctx, dev, mlxvfio.Options{OnStage: run.stage}, run.up)
+	err := a.withDevice(ctx, dev, mlxvfio.Options{OnStage: run.stage, CompletionVectors: 1}, run.up)
 	run.progress.clear()
 	if len(run.Stages) == 0 {
 		return err // it could not be opened: nothing to report

@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/mlxvfio/mlxvfio/internal/vfiouser"
 	"github.com/mlxvfio/mlxvfio/sim"
@@ -16,25 +17,28 @@ import (
 
 func (a *app) serveVerb() *cobra.Command {
 	var sockets []string
-	var control string
+	var control, link string
 	var what bool
 	c := a.verb("serve [SIM] --socket PATH", "offer the model on vfio-user sockets", 0, 1, func(ctx context.Context, args []string) error {
 		if what {
 			return a.serveWords(args)
 		}
-		return a.serve(ctx, args, sockets, control)
+		return a.serve(ctx, args, sockets, control, link)
 	})
 	c.Long = `serve offers a model of a ConnectX on vfio-user sockets, one function of the chip for each --socket, until SIGTERM
 or SIGINT. It prints one line when it is ready. SIM are the words of a model: sim:cx5,port=eth or just cx5,port=eth.
+With --link PATH the model's wire leads to that of another served model with the same PATH: two hosts. The first to
+come listens on that socket, the second connects.
 QEMU takes a socket as -device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"PATH"}}'; mlxvfio takes it
 as vfio-user:PATH.`
 	c.Flags().StringArrayVar(&sockets, "socket", nil, "socket to serve a function on; may be repeated")
 	c.Flags().StringVar(&control, "control", "", "socket that takes words at run time (see tell)")
+	c.Flags().StringVar(&link, "link", "", "socket that joins this model's wire with that of another one")
 	c.Flags().BoolVar(&what, "list", false, "list profiles, faults and words, with SIM also where its values come from; serve nothing")
 	return c
 }
 
-func (a *app) serve(ctx context.Context, args, sockets []string, control string) error {
+func (a *app) serve(ctx context.Context, args, sockets []string, control, link string) error {
 	words := ""
 	if len(args) > 0 {
 		words = args[0]
@@ -49,7 +53,7 @@ func (a *app) serve(ctx context.Context, args, sockets []string, control string)
 	if a.record != "" && len(sockets) > 1 {
 		return usagef("--record takes one --socket, not %d", len(sockets))
 	}
-	if d := twice(append([]string{control}, sockets...)); d != "" {
+	if d := twice(append([]string{control, link}, sockets...)); d != "" {
 		return usagef("the path %s is given twice", d)
 	}
 	o.Functions, o.Logger = len(sockets), a.logger()
@@ -58,7 +62,55 @@ func (a *app) serve(ctx context.Context, args, sockets []string, control string)
 		return err
 	}
 	s := &server{a: a, chip: chip}
-	return errors.Join(s.run(ctx, sockets, control), chip.Close())
+	if link == "" {
+		return errors.Join(s.run(ctx, sockets, control), chip.Close())
+	}
+	if s.link, err = joinLink(ctx, chip, link); err != nil {
+		return errors.Join(&unavailable{err}, chip.Close())
+	}
+	return errors.Join(s.run(ctx, sockets, control), s.link.Close(), chip.Close())
+}
+
+// serveLink is the model's end of a wire.
+type serveLink struct {
+	*sim.LinkPort
+	path string
+}
+
+// linkUpLimit is how long the second end waits for the wire to be up before it
+// says that it is ready.
+const linkUpLimit = 2 * time.Second
+
+// joinLink makes the model an end of the wire at path. The second one to come
+// finds the wire up, or gives it some time.
+func joinLink(ctx context.Context, chip *sim.Chip, path string) (*serveLink, error) {
+	p, err := chip.JoinLink(path)
+	if err != nil {
+		return nil, err
+	}
+	for until := time.Now().Add(linkUpLimit); p.Node() == 1 && !p.Connected() && ctx.Err() == nil && time.Now().Before(until); {
+		time.Sleep(time.Millisecond)
+	}
+	return &serveLink{p, path}, nil
+}
+
+// linkState is what is told of it.
+type linkState struct {
+	Path string `json:"path"`
+	// End is 0 for the one that listens, 1 for the one that connects.
+	End       int  `json:"end"`
+	Connected bool `json:"connected"`
+}
+
+func (l *serveLink) state() *linkState {
+	if l == nil {
+		return nil
+	}
+	return &linkState{l.path, l.Node(), l.Connected()}
+}
+
+func (l *linkState) String() string {
+	return fmt.Sprintf("end %d of the wire %s (%s)", l.End, l.Path, map[bool]string{true: "up", false: "nobody at the other end"}[l.Connected])
 }
 
 func twice(paths []string) string {
@@ -76,6 +128,7 @@ func twice(paths []string) string {
 type server struct {
 	a    *app
 	chip *sim.Chip
+	link *serveLink // nil without --link
 }
 
 // run listens on every socket first, so that the ready line is true, and serves
@@ -117,9 +170,9 @@ func (s *server) run(ctx context.Context, sockets []string, control string) erro
 		})
 	}
 	if control != "" {
-		wg.Go(func() { errs[len(sockets)] = serveControl(ctx, listeners[len(sockets)], s.chip) })
+		wg.Go(func() { errs[len(sockets)] = serveControl(ctx, listeners[len(sockets)], s) })
 	}
-	perr := s.a.print("serve/1", &served{Ready: true, Model: s.describe(), Sockets: sockets, Control: control})
+	perr := s.a.print("serve/1", &served{Ready: true, Model: s.describe(), Sockets: sockets, Control: control, Link: s.link.state()})
 	if perr != nil {
 		stop(perr)
 	}
@@ -137,10 +190,16 @@ type served struct {
 	Model   string   `json:"model"`
 	Sockets []string `json:"sockets"`
 	Control string   `json:"control,omitempty"`
+	// Link is this end of the wire, with --link.
+	Link *linkState `json:"link,omitempty"`
 }
 
 func (r *served) text(w io.Writer) {
-	fmt.Fprintf(w, "ready: %s on %s%s\n", r.Model, strings.Join(r.Sockets, ", "), ifText(r.Control != "", ", control on "+r.Control))
+	link := ""
+	if r.Link != nil {
+		link = ", " + r.Link.String()
+	}
+	fmt.Fprintf(w, "ready: %s on %s%s%s\n", r.Model, strings.Join(r.Sockets, ", "), ifText(r.Control != "", ", control on "+r.Control), link)
 }
 
 // serveWords is what serve and the SIM words know.

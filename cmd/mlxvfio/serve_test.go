@@ -138,7 +138,7 @@ func TestControl(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- serveControl(ctx, l, chip) }()
+	go func() { ended <- serveControl(ctx, l, &server{chip: chip}) }()
 
 	c, err := net.Dial("unix", path)
 	require.NoError(t, err)

@@ -72,11 +72,14 @@ func (t *told) text(w io.Writer) {
 
 func (s *chipState) text(w io.Writer) {
 	fmt.Fprintf(w, "%s, %s port, firmware %s\n", s.Model, s.Port, s.Firmware)
-	rows := [][]string{{"FUNCTION", "PHASE", "ISSI", "PAGES", "COMMANDS", "EQS", "INTERRUPTS", "MAPPINGS", "FAULTS"}}
+	if s.Link != nil {
+		fmt.Fprintln(w, s.Link)
+	}
+	rows := [][]string{{"FUNCTION", "PHASE", "ISSI", "PAGES", "COMMANDS", "EQS", "CQS", "QPS", "INTERRUPTS", "MAPPINGS", "FAULTS"}}
 	for i, f := range s.Functions {
 		rows = append(rows, []string{
 			fmt.Sprint(i), f.State.Phase, fmt.Sprint(f.State.ISSI), fmt.Sprint(f.State.Pages), fmt.Sprint(f.Counters.Commands),
-			fmt.Sprint(f.State.EQs), fmt.Sprint(f.Counters.Interrupts), fmt.Sprint(f.State.Mappings), dash(strings.Join(f.State.Faults, " ")),
+			fmt.Sprint(f.State.EQs), fmt.Sprint(f.State.CQs), fmt.Sprint(f.State.QPs), fmt.Sprint(f.Counters.Interrupts), fmt.Sprint(f.State.Mappings), dash(strings.Join(f.State.Faults, " ")),
 		})
 	}
 	table(w, rows)
