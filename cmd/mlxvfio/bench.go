@@ -226,6 +226,8 @@ func newLatencyRow(c benchCase, took []time.Duration, total time.Duration) laten
 	}
 }
 
+func round2(v float64) float64 { return math.Round(v*100) / 100 }
+
 func round3(v float64) float64 { return math.Round(v*1000) / 1000 }
 
 func (r *benchResult) text(w io.Writer) {
