@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -55,16 +56,16 @@ func init() {
 		kind("lost-irq", "[VECTOR][#N]", "interrupts of the vector (all without one) are not raised, or only the n-th", parseIRQ, nil),
 		kind("init-never", "", "firmware never leaves initializing", parseNothing, nil),
 		kind("init-slow", "DURATION", "firmware stays initializing that long after a reset and after the queue is published", parseDuration, nil),
-		kind("cmdif-rev", "N", "the command interface has revision N", parseNumber, nil),
-		kind("issi", "MASK", "QUERY_ISSI offers only the ISSIs of this bit mask (0 offers none)", parseNumber, nil),
+		kind("cmdif-rev", "N", "the command interface has revision N", parseNumber(16), nil),
+		kind("issi", "MASK", "QUERY_ISSI offers only the ISSIs of this bit mask (0 offers none)", parseNumber(32), nil),
 		kind("page-starvation", "[N]", "firmware asks for N more init pages (default 64) however many it was given, and INIT_HCA is refused", parseOptNumber(64), nil),
 		kind("pages-kept", "[N]", "firmware keeps N pages (default all) when pages are taken back", parseOptNumber(1<<31), nil),
-		kind("pages-more", "N", "firmware asks for N more pages at run time: now, or as soon as an event queue listens", parseNumber, morePages(1)),
-		kind("pages-negative", "N", "firmware offers N pages back at run time: now, or as soon as an event queue listens", parseNumber, morePages(-1)),
+		kind("pages-more", "N", "firmware asks for N more pages at run time: now, or as soon as an event queue listens", parseNumber(31), morePages(1)),
+		kind("pages-negative", "N", "firmware offers N pages back at run time: now, or as soon as an event queue listens", parseNumber(31), morePages(-1)),
 		kind("all-ones", "[N|DURATION]", "every read gives all ones and writes vanish, at once or from the n-th BAR access or a time on", parseAllOnes, startAllOnes),
-		kind("health-stuck", "", "the health counter stands still", parseNothing, stickHealth),
-		kind("syndrome", "SYNDROME", "the health buffer shows a syndrome (name or number) from which no recovery is needed", parseHealth, raiseHealth(false)),
-		kind("fatal", "[SYNDROME]", "the health buffer shows a fatal syndrome (default FW_INTERNAL_ERR); counter and commands stop", parseHealth, raiseHealth(true)),
+		kind("health-stuck", "", "the health counter stands still, after resets too", parseNothing, stickHealth),
+		kind("syndrome", "SYNDROME", "the health buffer shows a syndrome (name or number) from which no recovery is needed, after resets too", parseHealth, raiseSyndrome),
+		kind("fatal", "[SYNDROME]", "the health buffer shows a fatal syndrome (default FW_INTERNAL_ERR), counter and commands stop: now where a command queue is published, else after the next INIT_HCA; a reset revives", parseHealth, raiseFatal),
 	}
 	faultTable = append(faultTable, dataFaults()...)
 }
@@ -122,9 +123,31 @@ func parseFault(name, arg string) (*fault, error) {
 		if k.Arg != "" {
 			why += "@" + k.Arg
 		}
-		return nil, &UsageError{Word: FaultSpec{name, arg}.String(), What: "fault", Why: why}
+		u := &UsageError{Word: FaultSpec{name, arg}.String(), What: "fault", Why: why}
+		if n := (*nameError)(nil); errors.As(err, &n) {
+			u.Known = n.names()
+		}
+		return nil, u
 	}
 	return x, nil
+}
+
+// nameError is a word that is neither a number nor a name of an enumeration;
+// value 0 of each is no error and not among the names.
+type nameError struct {
+	word, what string
+	enum       *prm.Enum
+}
+
+func (e *nameError) Error() string { return fmt.Sprintf("%q is no %s", e.word, e.what) }
+
+func (e *nameError) names() (l []string) {
+	for _, v := range e.enum.Values {
+		if v.Value != 0 {
+			l = append(l, v.Name)
+		}
+	}
+	return l
 }
 
 func parseNothing(_ *fault, arg string) error {
@@ -153,7 +176,7 @@ func parseSelector(x *fault, arg string) error {
 	}
 	n, err := strconv.ParseUint(op, 0, 16)
 	if err != nil {
-		return fmt.Errorf("%q is no command", op)
+		return fmt.Errorf("%q is no command (a name such as QUERY_PAGES, or a number)", op)
 	}
 	x.op = prm.Opcode(n)
 	return nil
@@ -179,13 +202,16 @@ func parseDuration(x *fault, arg string) error {
 	return nil
 }
 
-func parseNumber(x *fault, arg string) error {
-	n, err := strconv.ParseUint(arg, 0, 31)
-	if err != nil {
-		return fmt.Errorf("%q is no number", arg)
+// parseNumber reads a number of so many bits.
+func parseNumber(bits int) func(*fault, string) error {
+	return func(x *fault, arg string) error {
+		n, err := strconv.ParseUint(arg, 0, bits)
+		if err != nil {
+			return fmt.Errorf("%q is no number of %d bits", arg, bits)
+		}
+		x.n, x.hasN = int(n), true
+		return nil
 	}
-	x.n, x.hasN = int(n), true
-	return nil
 }
 
 func parseOptNumber(def int) func(*fault, string) error {
@@ -194,7 +220,7 @@ func parseOptNumber(def int) func(*fault, string) error {
 		if arg == "" {
 			return nil
 		}
-		return parseNumber(x, arg)
+		return parseNumber(31)(x, arg)
 	}
 }
 
@@ -224,7 +250,7 @@ func parseDelivery(x *fault, arg string) error {
 		x.delivery = prm.DeliveryStatus(n)
 	}
 	if x.delivery == prm.DeliveryOK {
-		return fmt.Errorf("%q is no delivery status of an error", val)
+		return &nameError{val, "delivery status of an error", prm.DeliveryStatusEnum}
 	}
 	return parseSelector(x, sel)
 }
@@ -238,7 +264,7 @@ func parseStatus(x *fault, arg string) error {
 		x.status = prm.CommandStatus(n)
 	}
 	if x.status == prm.StatusOK {
-		return fmt.Errorf("%q is no command status of an error", val)
+		return &nameError{val, "command status of an error", prm.CommandStatusEnum}
 	}
 	if hasSynd {
 		n, err := strconv.ParseUint(synd, 0, 32)
@@ -257,7 +283,7 @@ func parseAllOnes(x *fault, arg string) error {
 	if parseDuration(x, arg) == nil {
 		return nil
 	}
-	return parseNumber(x, arg)
+	return parseNumber(31)(x, arg)
 }
 
 func parseHealth(x *fault, arg string) error {
@@ -266,7 +292,7 @@ func parseHealth(x *fault, arg string) error {
 			x.health = prm.SyndFWInternalErr
 			return nil
 		}
-		return fmt.Errorf("a syndrome is missing")
+		return &nameError{arg, "health syndrome", prm.HealthSyndromeEnum}
 	}
 	if h, ok := prm.ParseHealthSyndrome(arg); ok {
 		x.health = h
@@ -274,7 +300,7 @@ func parseHealth(x *fault, arg string) error {
 		x.health = prm.HealthSyndrome(n)
 	}
 	if x.health == 0 {
-		return fmt.Errorf("%q is no health syndrome", arg)
+		return &nameError{arg, "health syndrome", prm.HealthSyndromeEnum}
 	}
 	return nil
 }

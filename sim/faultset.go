@@ -213,11 +213,29 @@ func stickHealth(c *Chip, _ *fault) {
 	}
 }
 
-func raiseHealth(fatal bool) func(*Chip, *fault) {
-	return func(c *Chip, x *fault) {
-		for _, f := range c.funcs {
-			f.setHealth(x.health, fatal)
+func raiseSyndrome(c *Chip, x *fault) {
+	for _, f := range c.funcs {
+		f.setHealth(x.health, false)
+	}
+}
+
+// raiseFatal strikes the functions that a driver is at work with. The others it
+// meets after their next INIT_HCA: before, a driver's reset would heal them
+// unseen.
+func raiseFatal(c *Chip, x *fault) {
+	for _, f := range c.funcs {
+		if f.queue != 0 {
+			x.done[f] = true
+			f.setHealth(x.health, true)
 		}
+	}
+}
+
+// strike is what a fatal fault that waited does after INIT_HCA, once.
+func (f *function) strike() {
+	if x := f.chip.faults.find("fatal"); x != nil && !x.done[f] {
+		x.done[f] = true
+		f.setHealth(x.health, true)
 	}
 }
 
@@ -274,9 +292,14 @@ func (s *faultSet) afterCreateEQ(f *function, q *eq) {
 // on the pages.
 func (s *faultSet) afterReset(f *function) {
 	for _, x := range s.list {
-		delete(x.done, f)
-	}
-	if s.has("health-stuck") {
-		f.healthAt = f.healthCounter()
+		switch x.kind.Name {
+		case "fatal": // firmware was revived for good
+		case "syndrome":
+			f.setHealth(x.health, false)
+		case "health-stuck":
+			f.healthAt = f.healthCounter()
+		default:
+			delete(x.done, f)
+		}
 	}
 }

@@ -32,6 +32,7 @@ type firmware struct {
 	phase    phase
 	ready    time.Time // initializing clears
 	issi     int
+	noISSI   bool // QUERY_ISSI did not offer ISSI 1: the driver may go on with 0
 	ledger   ledger
 	extra    int      // pages asked for (> 0) or offered (< 0) at run time
 	checksum bool     // command checksums are on (cmdif_checksum 3 at INIT_HCA)
@@ -59,6 +60,7 @@ func (f *function) resetFirmware() {
 	f.resetPort()
 	f.resetVport()
 	f.healthAt = 0
+	f.clearHealth()
 	f.startFirmware()
 	f.chip.faults.afterReset(f)
 }
@@ -128,6 +130,9 @@ func (f *function) execute(input []byte, room int, plan commandPlan) []byte {
 	if plan.status != prm.StatusOK {
 		status = plan.status
 	}
+	if c.op == prm.OpQueryISSI {
+		f.fw.noISSI = status != prm.StatusOK || prm.AsQueryISSIOut(c.out).SupportedISSIDw0()>>1&1 == 0
+	}
 	if status != prm.StatusOK {
 		f.count.CommandsFailed++
 		f.out = resize(f.out, headerBytes)
@@ -149,6 +154,9 @@ func (f *function) execute(input []byte, room int, plan commandPlan) []byte {
 func (f *function) attempt(c *call, plan commandPlan) synd {
 	cmd := prm.CommandByOpcode(c.op)
 	h := handlers[c.op]
+	if h != nil && f.fw.noISSI && h.phases[f.fw.phase] == syndNoISSI {
+		f.fw.phase = phaseISSI // no SET_ISSI will come: ISSI 0
+	}
 	switch {
 	case plan.status != prm.StatusOK:
 		return syndInjected

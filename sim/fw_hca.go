@@ -92,6 +92,7 @@ func initHCA(f *function, c *call) synd {
 	}
 	f.fw.checksum = prm.AsCmdHCACap(f.caps.current(prm.CapGeneral)).CmdifChecksum() == checksumsEnabled
 	f.fw.phase = phaseInit
+	f.later = append(f.later, f.strike)
 	return syndOK
 }
 

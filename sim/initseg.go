@@ -16,7 +16,7 @@ const (
 	cmdInterfaceRev = 5
 
 	// healthTick is the period of the health counter: a choice, no source states
-	// the rate of a real device (errata (d)).
+	// the rate of a real device; Linux and rdma-core only want it to move.
 	healthTick = 10 * time.Millisecond
 )
 
@@ -49,7 +49,6 @@ func (f *function) resetISeg() {
 	s.SetNicInterfaceSupported(1<<prm.NICInterfaceFullDriver | 1<<prm.NICInterfaceDisabled)
 	setTimeout(s.CmdExecTO(), c.prof.cmdExecTO)
 	setTimeout(s.CmdQInitTO(), c.prof.cmdQInitTO)
-	f.clearHealth()
 }
 
 func setTimeout(t *prm.DefaultTimeout, d time.Duration) {
@@ -162,7 +161,6 @@ func (f *function) setNICInterface(n prm.NICInterface) {
 		for _, g := range f.chip.funcs {
 			g.stopFirmware()
 			g.nicInterface = prm.NICInterfaceDisabled
-			g.clearHealth()
 		}
 	}
 }

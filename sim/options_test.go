@@ -41,14 +41,16 @@ func TestParse(t *testing.T) {
 		"sim:cx5,fault=late@5":          `is no duration`,
 		"sim:cx5,fault=lost@NOSUCH":     `"NOSUCH" is no command`,
 		"sim:cx5,fault=lost@#0":         `"0" is no count`,
-		"sim:cx5,fault=delivery@NOP=0":  `no delivery status of an error`,
+		"sim:cx5,fault=delivery@NOP=0":  `no delivery status of an error, want delivery@[OPCODE][#N]=STATUS; there are: SIGNAT_ERR, TOK_ERR, `,
 		"sim:cx5,fault=status@NOP=OK":   `no command status of an error`,
+		"sim:cx5,fault=status@NOP=BAD":  `"BAD" is no command status of an error, want status@[OPCODE][#N]=STATUS[/SYNDROME]; there are: INT_ERR, BAD_OP_ERR, `,
 		"sim:cx5,fault=status@NOP=3/zz": `is no syndrome`,
 		"sim:cx5,fault=reorder@1":       `it takes no argument, want reorder`,
 		"sim:cx5,fault=lost-irq@64":     `no vector below 64`,
-		"sim:cx5,fault=issi":            `is no number`,
-		"sim:cx5,fault=syndrome":        `a syndrome is missing`,
-		"sim:cx5,fault=fatal@OK":        `no health syndrome`,
+		"sim:cx5,fault=issi":            `is no number of 32 bits`,
+		"sim:cx5,fault=cmdif-rev@99999": `"99999" is no number of 16 bits`,
+		"sim:cx5,fault=syndrome":        `"" is no health syndrome, want syndrome@SYNDROME; there are: FW_INTERNAL_ERR, `,
+		"sim:cx5,fault=fatal@OK":        `no health syndrome, want fatal@[SYNDROME]; there are: FW_INTERNAL_ERR, DEAD_IRISC, `,
 	} {
 		_, err := Parse(s)
 		var u *UsageError
