@@ -106,6 +106,9 @@ func TestErrorCompletions(t *testing.T) {
 			return l.a.SQ.Write(7, 0, l.akey.SGE(0, 8), l.bkey.Remote(0))
 		}, prm.CQESyndTransportRetryExcErr, 0, queues.QPOptions{}, queues.ConnectOptions{AckTimeout: 1, Retries: 2}, prm.QPStateRst},
 		{"peer answers wrongly", func(l *link) error {
+			if l.chip == nil {
+				l.t.Skip("a real function cannot be told to")
+			}
 			require.NoError(l.t, l.chip.SetFault("bad-response", ""))
 			return l.a.SQ.Read(7, 0, l.akey.SGE(0, 8), l.bkey.Remote(0))
 		}, prm.CQESyndBadRespErr, 0, queues.QPOptions{}, queues.ConnectOptions{}, prm.QPStateRts},
@@ -169,7 +172,9 @@ func TestErrorCompletions(t *testing.T) {
 			require.EqualValues(t, 10, f.WRID)
 			require.True(t, f.Flushed())
 
-			require.NoError(t, l.chip.ClearFault(""))
+			if l.chip != nil {
+				require.NoError(t, l.chip.ClearFault(""))
+			}
 			require.NoError(t, l.a.Reset(ctx))
 			require.NoError(t, l.b.Reset(ctx))
 			require.NoError(t, queues.ConnectPair(ctx, l.a, l.b, queues.ConnectOptions{}))

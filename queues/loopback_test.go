@@ -309,27 +309,30 @@ func (l *link) reply(off int) uint64 {
 // A queue pair connected to itself is its own responder.
 func TestLoopbackToItself(t *testing.T) {
 	for _, words := range []string{"sim:cx5", "sim:cx5,port=eth"} {
-		b := newBench(t, words)
-		send, recv := b.cq(4), b.cq(4)
-		q, err := b.dev.CreateQP(ctxOf(t), queues.QPOptions{Name: "self", PD: b.pd, SendCQ: send, RecvCQ: recv, UAR: b.uar})
-		require.NoError(t, err)
-		require.NoError(t, q.ConnectLoopback(ctxOf(t), queues.ConnectOptions{}))
-		mem := b.buffer(4096)
-		key := b.mkey(mem, queues.AccessAll)
-		l := &link{bench: b, a: q, b: q, acq: send, bcq: recv, amem: mem, bmem: mem, akey: key, bkey: key}
-		p := fill(mem, 0, 100, 1)
-		require.NoError(t, q.RQ.Post(9, key.SGE(200, 100)))
-		q.RQ.Ring()
-		require.NoError(t, q.SQ.Send(1, queues.Signalled, key.SGE(0, 100)))
-		require.NoError(t, q.SQ.Read(2, queues.Signalled|queues.Fence, key.SGE(400, 100), key.Remote(0)))
-		q.SQ.Ring()
-		l.good(send, 1)
-		l.good(send, 2)
-		l.good(recv, 9)
-		require.Equal(t, p, at(mem, 200, 100))
-		require.Equal(t, p, at(mem, 400, 100))
-		require.NoError(t, q.Destroy(ctxOf(t)))
+		t.Run(words, func(t *testing.T) { loopbackToItself(t, newBench(t, words)) })
 	}
+}
+
+func loopbackToItself(t *testing.T, b *bench) {
+	send, recv := b.cq(4), b.cq(4)
+	q, err := b.dev.CreateQP(ctxOf(t), queues.QPOptions{Name: "self", PD: b.pd, SendCQ: send, RecvCQ: recv, UAR: b.uar})
+	require.NoError(t, err)
+	require.NoError(t, q.ConnectLoopback(ctxOf(t), queues.ConnectOptions{}))
+	mem := b.buffer(4096)
+	key := b.mkey(mem, queues.AccessAll)
+	l := &link{bench: b, a: q, b: q, acq: send, bcq: recv, amem: mem, bmem: mem, akey: key, bkey: key}
+	p := fill(mem, 0, 100, 1)
+	require.NoError(t, q.RQ.Post(9, key.SGE(200, 100)))
+	q.RQ.Ring()
+	require.NoError(t, q.SQ.Send(1, queues.Signalled, key.SGE(0, 100)))
+	require.NoError(t, q.SQ.Read(2, queues.Signalled|queues.Fence, key.SGE(400, 100), key.Remote(0)))
+	q.SQ.Ring()
+	l.good(send, 1)
+	l.good(send, 2)
+	l.good(recv, 9)
+	require.Equal(t, p, at(mem, 200, 100))
+	require.Equal(t, p, at(mem, 400, 100))
+	require.NoError(t, q.Destroy(ctxOf(t)))
 }
 
 // Datagrams arrive behind a global route header's room, with their sender, and
@@ -338,44 +341,48 @@ func TestDatagrams(t *testing.T) {
 	for _, words := range []string{"sim:cx5", "sim:cx5,port=eth"} {
 		for _, interrupts := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/interrupts=%t", words, interrupts), func(t *testing.T) {
-				l := newLink(newBench(t, words), queues.QPOptions{Type: queues.UD}, queues.ConnectOptions{})
-				l.interrupts = interrupts
-				peer, err := l.b.Local(t.Context())
-				require.NoError(t, err)
-				to, err := l.a.AddressOf(t.Context(), peer, qkey)
-				require.NoError(t, err)
-				wrong, err := l.a.AddressOf(t.Context(), peer, qkey+1)
-				require.NoError(t, err)
-				for i := range 3 {
-					require.NoError(t, l.b.RQ.Post(uint64(10+i), l.bkey.SGE(uint64(1000*i), 1000)))
-				}
-				l.b.RQ.Ring()
-				p := fill(l.amem, 0, 500, 8)
-				require.NoError(t, l.a.SQ.SendTo(1, queues.Signalled, wrong, []queues.SGE{l.akey.SGE(0, 500)}))
-				require.NoError(t, l.a.SQ.SendTo(2, queues.Signalled, to, []queues.SGE{l.akey.SGE(0, 500)}))
-				require.NoError(t, l.a.SQ.SendImmInlineTo(3, queues.Signalled, 77, to, p[:20]))
-				l.a.SQ.Ring()
-				l.good(l.acq, 1) // sent is not received
-				l.good(l.acq, 2)
-				l.good(l.acq, 3)
-				c := l.good(l.bcq, 10)
-				require.EqualValues(t, 540, c.ByteLen)
-				require.Equal(t, l.a.Number(), c.RemoteQPN)
-				require.Equal(t, p, at(l.bmem, 40, 500))
-				require.Equal(t, words == "sim:cx5,port=eth", c.Bits&queues.HasGRH != 0)
-				if peer.IB {
-					require.Equal(t, peer.LID, c.RemoteLID)
-				} else {
-					require.Equal(t, peer.GID[:], at(l.bmem, 24, 16), "the destination of the route header")
-				}
-				c = l.good(l.bcq, 11)
-				require.EqualValues(t, 77, c.Imm)
-				require.EqualValues(t, 60, c.ByteLen)
-				require.Equal(t, p[:20], at(l.bmem, 1040, 20))
-				l.quiet()
+				datagrams(t, newBench(t, words), interrupts)
 			})
 		}
 	}
+}
+
+func datagrams(t *testing.T, b *bench, interrupts bool) {
+	l := newLink(b, queues.QPOptions{Type: queues.UD}, queues.ConnectOptions{})
+	l.interrupts = interrupts
+	peer, err := l.b.Local(t.Context())
+	require.NoError(t, err)
+	to, err := l.a.AddressOf(t.Context(), peer, qkey)
+	require.NoError(t, err)
+	wrong, err := l.a.AddressOf(t.Context(), peer, qkey+1)
+	require.NoError(t, err)
+	for i := range 3 {
+		require.NoError(t, l.b.RQ.Post(uint64(10+i), l.bkey.SGE(uint64(1000*i), 1000)))
+	}
+	l.b.RQ.Ring()
+	p := fill(l.amem, 0, 500, 8)
+	require.NoError(t, l.a.SQ.SendTo(1, queues.Signalled, wrong, []queues.SGE{l.akey.SGE(0, 500)}))
+	require.NoError(t, l.a.SQ.SendTo(2, queues.Signalled, to, []queues.SGE{l.akey.SGE(0, 500)}))
+	require.NoError(t, l.a.SQ.SendImmInlineTo(3, queues.Signalled, 77, to, p[:20]))
+	l.a.SQ.Ring()
+	l.good(l.acq, 1) // sent is not received
+	l.good(l.acq, 2)
+	l.good(l.acq, 3)
+	c := l.good(l.bcq, 10)
+	require.EqualValues(t, 540, c.ByteLen)
+	require.Equal(t, l.a.Number(), c.RemoteQPN)
+	require.Equal(t, p, at(l.bmem, 40, 500))
+	require.Equal(t, !peer.IB, c.Bits&queues.HasGRH != 0)
+	if peer.IB {
+		require.Equal(t, peer.LID, c.RemoteLID)
+	} else {
+		require.Equal(t, peer.GID[:], at(l.bmem, 24, 16), "the destination of the route header")
+	}
+	c = l.good(l.bcq, 11)
+	require.EqualValues(t, 77, c.Imm)
+	require.EqualValues(t, 60, c.ByteLen)
+	require.Equal(t, p[:20], at(l.bmem, 1040, 20))
+	l.quiet()
 }
 
 // Queue pairs that share a receive queue take its WQEs in turn, whoever asks.
