@@ -42,6 +42,9 @@ type BuildOptions struct {
 	NoProbe bool
 	// Connect tunes the connections.
 	Connect queues.ConnectOptions
+	// Idle replaces the way to wait, for a model whose clock does not move by
+	// itself; nil waits for interrupts where hosts have them, and polls.
+	Idle atomics.Idle
 }
 
 // Bench is a Rig with everything it is made of.
@@ -88,7 +91,10 @@ func (b *Bench) build(ctx context.Context, o BuildOptions) error {
 	if err != nil {
 		return err
 	}
-	b.Rig = Rig{Name: o.Name, Caps: o.Responder.Caps, Idle: b.idle}
+	b.Rig = Rig{Name: o.Name, Caps: o.Responder.Caps, Idle: o.Idle}
+	if o.Idle == nil {
+		b.Rig.Idle = b.idle
+	}
 	if b.Rig.Target, err = responder.memory(ctx, "litmus target", TargetSize, queues.LocalWrite|queues.RemoteRead|queues.RemoteWrite|queues.RemoteAtomic); err != nil {
 		return err
 	}

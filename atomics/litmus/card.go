@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/mlxvfio/mlxvfio/atomics"
 )
@@ -24,6 +25,17 @@ const (
 	NotOffered Verdict = "not offered"
 	// NoTime: the budget ended before the test began.
 	NoTime Verdict = "no time"
+)
+
+// The groups of tests, in their order.
+const (
+	testProbe      = "probe"
+	testOperations = "operations"
+	testAdds       = "adds"
+	testMutex      = "mutex"
+	testLinear     = "linear"
+	testTorn       = "torn"
+	testOrder      = "order"
 )
 
 // Row is one line of the card.
@@ -56,6 +68,39 @@ type Card struct {
 	OK     bool            `json:"ok"`
 	Faults []atomics.Fault `json:"faults,omitempty"`
 	Ops    int             `json:"ops"`
+}
+
+// broken tells whether a row of a group is broken that keep accepts.
+func (c *Card) broken(test string, keep func(Row) bool) bool {
+	return slices.ContainsFunc(c.Rows, func(r Row) bool { return r.Test == test && r.Verdict == Broken && keep(r) })
+}
+
+// blame gives rows whose contradiction has several possible causes the one that
+// simpler tests have shown: a single operation that is wrong explains all that
+// follows; where atomics alone lose updates, no order can explain a history; where
+// they do not, and writes are torn, semaphores released by WRITE and histories with
+// WRITEs break by that.
+func (c *Card) blame(sequential atomics.Fault) {
+	any := func(Row) bool { return true }
+	cause := sequential
+	lost := c.broken(testAdds, any) || c.broken(testMutex, func(r Row) bool { return strings.Contains(r.Subject, byCAS) })
+	switch {
+	case cause != atomics.NoFault:
+	case lost:
+		cause = atomics.FaultLostUpdate
+	case c.broken(testTorn, any):
+		cause = atomics.FaultTornWrite
+	default:
+		return
+	}
+	for i := range c.Rows {
+		r := &c.Rows[i]
+		concurrent := r.Test == testMutex || r.Test == testLinear || sequential != atomics.NoFault && r.Test != testProbe && r.Test != testOperations
+		if r.Verdict == Broken && concurrent && r.Fault != cause {
+			r.Detail += fmt.Sprintf("; taken for %s, which other tests show", cause)
+			r.Fault = cause
+		}
+	}
 }
 
 // finish sums the rows up.

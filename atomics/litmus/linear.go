@@ -49,7 +49,7 @@ func (r *runner) linearOf(ctx context.Context, size int, reads bool) error {
 		}
 	}
 	row := Row{
-		Test: "linear", Guarantee: "one order explains every result of concurrent operations", Required: !reads, Verdict: NotOffered,
+		Test: testLinear, Guarantee: "one order explains every result of concurrent operations", Required: !reads, Verdict: NotOffered,
 		Subject: fmt.Sprintf("an object of %d bytes", size),
 	}
 	if !wide {

@@ -28,12 +28,12 @@ func Run(ctx context.Context, rig *Rig, o Options) (*Card, error) {
 		name string
 		run  func(context.Context) error
 	}{
-		{"operations", r.operations},
-		{"adds", r.adds},
-		{"mutex", r.mutex},
-		{"linear", r.linear},
-		{"torn", r.torn},
-		{"order", r.ordering},
+		{testOperations, r.operations},
+		{testAdds, r.adds},
+		{testMutex, r.mutex},
+		{testLinear, r.linear},
+		{testTorn, r.torn},
+		{testOrder, r.ordering},
 	}
 	r.probed()
 	over := r.end
@@ -49,10 +49,12 @@ func Run(ctx context.Context, rig *Rig, o Options) (*Card, error) {
 			r.end = over
 		}
 		if err := t.run(ctx); err != nil {
+			card.blame(r.sequential)
 			card.finish()
 			return card, r.ended(t.name, err)
 		}
 	}
+	card.blame(r.sequential)
 	card.finish()
 	return card, nil
 }
@@ -74,7 +76,7 @@ func (r *runner) probed() {
 		if !prof.Probed {
 			continue
 		}
-		row := Row{Test: "probe", Guarantee: "each form has a byte order and does what the reference does", Required: true, Verdict: Holds,
+		row := Row{Test: testProbe, Guarantee: "each form has a byte order and does what the reference does", Required: true, Verdict: Holds,
 			Subject: fmt.Sprintf("%d forms", len(prof.Forms)), Detail: fmt.Sprintf("words are %s in memory", prof.Order())}
 		for i := range prof.Forms {
 			r.ops += prof.Forms[i].Runs

@@ -63,7 +63,7 @@ func TestPlantedFaults(t *testing.T) {
 				show(t, c)
 				require.NoError(t, err)
 				require.False(t, c.OK)
-				require.Contains(t, c.Faults, f)
+				require.Equal(t, []atomics.Fault{f}, c.Faults, "it and nothing else")
 				require.ErrorContains(t, c.Err(), string(f))
 				var fe *atomics.FaultError
 				require.ErrorAs(t, c.Err(), &fe)

@@ -13,18 +13,29 @@ import (
 	"github.com/mlxvfio/mlxvfio/atomics"
 	"github.com/mlxvfio/mlxvfio/atomics/litmus"
 	"github.com/mlxvfio/mlxvfio/internal/prm"
+	"github.com/mlxvfio/mlxvfio/queues"
 	"github.com/mlxvfio/mlxvfio/sim"
 )
 
-// model brings a function of the model up.
-func model(t testing.TB, words string) *mlxvfio.HCA {
+func chip(t testing.TB, words string) *sim.Chip {
 	t.Helper()
 	o, err := sim.Parse(words)
 	require.NoError(t, err)
 	c, err := sim.New(o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
-	h, err := mlxvfio.Open(context.Background(), c.Function(0), mlxvfio.Options{})
+	return c
+}
+
+// model brings a function of the model up.
+func model(t testing.TB, words string) *mlxvfio.HCA {
+	t.Helper()
+	return open(t, chip(t, words))
+}
+
+func open(t testing.TB, c *sim.Chip) *mlxvfio.HCA {
+	t.Helper()
+	h, err := mlxvfio.Open(context.Background(), c.Function(0), mlxvfio.Options{CompletionVectors: 1})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, h.Close(context.Background())) })
 	return h
@@ -100,9 +111,149 @@ func TestModelFaults(t *testing.T) {
 					}
 					require.NoError(t, err)
 					require.False(t, c.OK)
-					require.Contains(t, c.Faults, f)
+					require.Equal(t, []atomics.Fault{f}, c.Faults, "it and nothing else")
 				}
 			})
 		}
 	}
+}
+
+// Two hosts on one wire: one works on the other's memory, which works on it by
+// loopback too.
+func TestTwoHosts(t *testing.T) {
+	for _, words := range []string{"sim:cx5", "sim:cx5,port=eth"} {
+		t.Run(words, func(t *testing.T) {
+			x, y := chip(t, words+",seed=3"), chip(t, words+",seed=4")
+			require.NoError(t, sim.Link(x, y))
+			a, z := host(t, open(t, x), "a"), host(t, open(t, y), "b")
+			b := build(t, litmus.BuildOptions{Name: "two hosts", Responder: z, Requesters: []litmus.Host{a, z}})
+			c, err := litmus.Run(bounded(t), &b.Rig, litmus.Options{Seed: 2, Scale: 0.3})
+			show(t, c)
+			require.NoError(t, err)
+			require.NoError(t, c.Err())
+			require.Equal(t, 2, c.Hosts)
+			require.Equal(t, 4, c.Queues)
+		})
+	}
+}
+
+// A fault of the responder's is found from the other host.
+func TestTwoHostsFault(t *testing.T) {
+	x, y := chip(t, "sim:cx5"), chip(t, "sim:cx5,fault=lost-update")
+	require.NoError(t, sim.Link(x, y))
+	a, z := host(t, open(t, x), "a"), host(t, open(t, y), "b")
+	b := build(t, litmus.BuildOptions{Name: "two hosts", Responder: z, Requesters: []litmus.Host{a, z}})
+	c, err := litmus.Run(bounded(t), &b.Rig, litmus.Options{Seed: 2, Scale: 0.3})
+	require.NoError(t, err)
+	require.Equal(t, []atomics.Fault{atomics.FaultLostUpdate}, c.Faults)
+}
+
+// The same suite, waiting by interrupt.
+func TestByInterrupt(t *testing.T) {
+	h := model(t, "sim:cx5")
+	a := host(t, h, "a")
+	first, vectors := h.CompletionVectors()
+	require.NotEmpty(t, vectors)
+	a.Vector, a.Index = vectors[0], uint16(first)
+	b := build(t, litmus.BuildOptions{Name: "by interrupt", Responder: a})
+	c, err := litmus.Run(bounded(t), &b.Rig, litmus.Options{Seed: 2, Scale: 0.1})
+	show(t, c)
+	require.NoError(t, err)
+	require.NoError(t, c.Err())
+}
+
+// Queue pairs without atomic writes make no promise, and the card says what is to
+// be seen.
+func TestWithoutAtomicWrites(t *testing.T) {
+	b := build(t, litmus.BuildOptions{Name: "plain", Responder: host(t, model(t, "sim:cx5"), "a"), NoAtomicWrites: true})
+	require.Zero(t, b.Rig.MaxWrite)
+	c, err := litmus.Run(bounded(t), &b.Rig, litmus.Options{Seed: 2, Scale: 0.3})
+	show(t, c)
+	require.NoError(t, err)
+	require.NoError(t, c.Err())
+	for _, r := range c.Rows {
+		if r.Guarantee == "a write inside an aligned block is all or nothing" {
+			require.Equal(t, litmus.NotOffered, r.Verdict)
+		}
+		if r.Guarantee == "a write outside the rule is seen in pieces" {
+			require.Equal(t, litmus.Seen, r.Verdict)
+		}
+	}
+}
+
+// A Client on the model, with what the probe found, and by READ and WRITE alone.
+func TestClientOnModel(t *testing.T) {
+	ctx := bounded(t)
+	b := build(t, litmus.BuildOptions{Name: "client", Responder: host(t, model(t, "sim:cx4"), "a"), Queues: 1})
+	q := &b.Rig.Requesters[0]
+	require.True(t, q.Profile.Probed)
+	require.NoError(t, q.Profile.Err())
+	far := b.Rig.Target
+	far.Mem = far.Mem.Slice(0, 0)
+	p, err := atomics.Probe(ctx, atomics.ProbeOptions{Conn: q.Conn, Caps: b.Rig.Caps, Local: q.Local, Target: far, Idle: b.Rig.Idle})
+	require.NoError(t, err)
+	require.NoError(t, p.Err())
+	require.Equal(t, q.Profile.Order(), p.Order())
+
+	c, err := atomics.NewClient(atomics.ClientOptions{Conn: q.Conn, Profile: q.Profile, Reply: q.Local, RKey: b.Rig.Target.RKey})
+	require.NoError(t, err)
+	b.Rig.Target.Store(0, []byte{1, 0xff, 3, 4, 5, 6, 7, 8})
+	old, err := c.FetchAdd8(ctx, b.Rig.Target.Addr+1, 2)
+	require.NoError(t, err)
+	require.EqualValues(t, 0xff, old)
+	got := make([]byte, 8)
+	b.Rig.Target.Load(0, got)
+	require.Equal(t, []byte{1, 1, 3, 4, 5, 6, 7, 8}, got)
+	_, err = c.Do(ctx, &atomics.Op{Kind: atomics.FetchAdd, Size: 64, Addr: b.Rig.Target.Addr, Wide: &atomics.Wide{Value: make([]uint64, 8)}})
+	require.ErrorIs(t, err, atomics.ErrNotOffered)
+
+	// What is posted behind the package's back is refused by the device.
+	var r atomics.Request
+	op := atomics.Op{Kind: atomics.FetchAdd, Size: 8, Addr: b.Rig.Target.Addr}
+	require.NoError(t, op.Encode(&r, atomics.LittleEndian))
+	require.ErrorIs(t, q.Conn.SQ.FetchAdd(1, 0, q.Local.SGE(0, 8), queues.Remote{Addr: r.Addr + 4, RKey: b.Rig.Target.RKey}, 1), queues.ErrUnaligned)
+}
+
+// Everything a Bench makes is gone when it is closed.
+func TestBenchCloses(t *testing.T) {
+	h := model(t, "sim:cx5")
+	before := h.Stats().DMA
+	b, err := litmus.Build(bounded(t), litmus.BuildOptions{Name: "close", Responder: host(t, h, "a"), NoProbe: true})
+	require.NoError(t, err)
+	require.Greater(t, h.Stats().DMA.LiveBuffers, before.LiveBuffers)
+	require.NoError(t, b.Close(context.Background()))
+	require.Equal(t, before.LiveBuffers, h.Stats().DMA.LiveBuffers)
+	require.NoError(t, b.Close(context.Background()), "a second close does nothing")
+
+	// A build that fails leaves nothing either.
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = litmus.Build(ctx, litmus.BuildOptions{Name: "close", Responder: host(t, h, "a")})
+	require.Error(t, err)
+	require.Equal(t, before.LiveBuffers, h.Stats().DMA.LiveBuffers)
+}
+
+// With one seed for the model and one for the suite, and the model's clock in our
+// hands, everything repeats.
+func TestModelDeterministic(t *testing.T) {
+	run := func(seed uint64) *litmus.Card {
+		o, err := sim.Parse("sim:cx5,seed=11")
+		require.NoError(t, err)
+		o.Clock = sim.NewManualClock()
+		c, err := sim.New(o)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, c.Close()) })
+		idle := func(ctx context.Context) error {
+			c.Advance(time.Microsecond)
+			return ctx.Err()
+		}
+		b := build(t, litmus.BuildOptions{Name: "manual clock", Responder: host(t, open(t, c), "a"), Idle: idle})
+		card, err := litmus.Run(bounded(t), &b.Rig, litmus.Options{Seed: seed, Scale: 0.2})
+		require.NoError(t, err)
+		require.NoError(t, card.Err())
+		return card
+	}
+	first := run(5)
+	require.Equal(t, first, run(5))
+	require.NotEqual(t, first.Rows, run(6).Rows)
 }

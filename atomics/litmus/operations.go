@@ -37,7 +37,7 @@ func (r *runner) operationsOf(ctx context.Context, size int, all *atomics.Diagno
 	}
 	subject := fmt.Sprintf("%d byte%s", size, plural(size))
 	if len(kinds) == 0 {
-		r.row(Row{Test: "operations", Guarantee: guarantee, Subject: subject, Required: true, Verdict: NotOffered})
+		r.row(Row{Test: testOperations, Guarantee: guarantee, Subject: subject, Required: true, Verdict: NotOffered})
 		return nil
 	}
 	places := []int{0}
@@ -79,7 +79,7 @@ func (r *runner) operationsOf(ctx context.Context, size int, all *atomics.Diagno
 		}
 	}
 	all.Add(&d)
-	r.judge("operations", guarantee, subject, fault, broken, "")
+	r.judge(testOperations, guarantee, subject, fault, broken, "")
 	return nil
 }
 
@@ -168,7 +168,7 @@ const addsGuarantee = "concurrent updates all count, and none leaves its field"
 func (r *runner) addsOf(ctx context.Context, l layout) error {
 	adds, swaps := r.offered(atomics.FetchAdd, l.size), r.offered(atomics.CompareSwap, l.size)
 	if !adds && !swaps {
-		r.row(Row{Test: "adds", Guarantee: addsGuarantee, Subject: l.name, Required: true, Verdict: NotOffered})
+		r.row(Row{Test: testAdds, Guarantee: addsGuarantee, Subject: l.name, Required: true, Verdict: NotOffered})
 		return nil
 	}
 	const at = 1024
@@ -221,7 +221,7 @@ func (r *runner) addsOf(ctx context.Context, l layout) error {
 	if err != nil {
 		return err
 	}
-	r.judge("adds", addsGuarantee, fmt.Sprintf("%s, %d queues", l.name, len(r.ports)), atomics.FaultLostUpdate,
+	r.judge(testAdds, addsGuarantee, fmt.Sprintf("%s, %d queues", l.name, len(r.ports)), atomics.FaultLostUpdate,
 		r.differs(at-guard, want, guard, 8), fmt.Sprintf("%d updates", stored))
 	return nil
 }
@@ -248,7 +248,7 @@ func (p *port) orderOf(k atomics.Kind, size int) atomics.Order {
 func (r *runner) wideAdds(ctx context.Context, size int) error {
 	subject := fmt.Sprintf("%d bytes in words of 8", size)
 	if !r.offered(atomics.FetchAdd, size) {
-		r.row(Row{Test: "adds", Guarantee: addsGuarantee, Subject: subject, Required: true, Verdict: NotOffered})
+		r.row(Row{Test: testAdds, Guarantee: addsGuarantee, Subject: subject, Required: true, Verdict: NotOffered})
 		return nil
 	}
 	const at = 1024
@@ -272,7 +272,7 @@ func (r *runner) wideAdds(ctx context.Context, size int) error {
 	if err != nil {
 		return err
 	}
-	r.judge("adds", addsGuarantee, fmt.Sprintf("%s, %d queues", subject, len(r.ports)), atomics.FaultLostUpdate, r.differs(at-guard, want, guard, size), "")
+	r.judge(testAdds, addsGuarantee, fmt.Sprintf("%s, %d queues", subject, len(r.ports)), atomics.FaultLostUpdate, r.differs(at-guard, want, guard, size), "")
 	return nil
 }
 
@@ -285,7 +285,7 @@ func (r *runner) tickets(ctx context.Context) error {
 		size = 4
 	}
 	if !r.offered(atomics.FetchAdd, size) {
-		r.row(Row{Test: "adds", Guarantee: guarantee, Subject: "8 bytes", Required: true, Verdict: NotOffered})
+		r.row(Row{Test: testAdds, Guarantee: guarantee, Subject: "8 bytes", Required: true, Verdict: NotOffered})
 		return nil
 	}
 	r.rig.Target.Store(at, make([]byte, 8))
@@ -343,7 +343,7 @@ func (r *runner) tickets(ctx context.Context) error {
 	if lost == "" {
 		fault, broken = atomics.FaultOrder, order
 	}
-	r.judge("adds", guarantee, fmt.Sprintf("%d bytes, %d queues", size, len(r.ports)), fault, broken, fmt.Sprintf("%d numbers", drawn))
+	r.judge(testAdds, guarantee, fmt.Sprintf("%d bytes, %d queues", size, len(r.ports)), fault, broken, fmt.Sprintf("%d numbers", drawn))
 	return nil
 }
 

@@ -43,7 +43,7 @@ const (
 // there.
 func (r *runner) writeThenSend(ctx context.Context) error {
 	row := Row{
-		Test: "order", Guarantee: "a WRITE is there when the SEND behind it arrives", Required: true, Verdict: NotOffered,
+		Test: testOrder, Guarantee: "a WRITE is there when the SEND behind it arrives", Required: true, Verdict: NotOffered,
 		Subject: fmt.Sprintf("1 to %d bytes", dataSize), Detail: "no receiving end",
 	}
 	type stream struct {
@@ -150,7 +150,7 @@ func (r *runner) writeThenAtomic(ctx context.Context) error {
 	const guarantee = "an atomic behind a WRITE of the same queue sees it"
 	size := r.pairSize()
 	if size == 0 {
-		r.row(Row{Test: "order", Guarantee: guarantee, Subject: "8 bytes", Required: true, Verdict: NotOffered})
+		r.row(Row{Test: testOrder, Guarantee: guarantee, Subject: "8 bytes", Required: true, Verdict: NotOffered})
 		return nil
 	}
 	todo, wrong, broken := r.count(400), 0, ""
@@ -188,7 +188,7 @@ func (r *runner) writeThenAtomic(ctx context.Context) error {
 	if wrong > 0 {
 		broken = fmt.Sprintf("%d times: %s", wrong, broken)
 	}
-	r.judge("order", guarantee, fmt.Sprintf("%d bytes", size), atomics.FaultLateWrite, broken, "")
+	r.judge(testOrder, guarantee, fmt.Sprintf("%d bytes", size), atomics.FaultLateWrite, broken, "")
 	return nil
 }
 
@@ -207,7 +207,7 @@ func (r *runner) pairSize() int {
 // after the atomic is done; that is no fault, and worth knowing.
 func (r *runner) readThenAtomic(ctx context.Context, name string, flags queues.Flags) error {
 	size := r.pairSize()
-	row := Row{Test: "order", Guarantee: "a READ does not see the atomic behind it", Subject: name, Required: flags != 0, Verdict: NotOffered}
+	row := Row{Test: testOrder, Guarantee: "a READ does not see the atomic behind it", Subject: name, Required: flags != 0, Verdict: NotOffered}
 	if size == 0 {
 		r.row(row)
 		return nil

@@ -40,8 +40,7 @@ type runner struct {
 	ops   int // posted by the current test
 	end   time.Time
 	stop  bool // the current test's time is over
-	// sequential is the fault that single operations have: what goes wrong with
-	// concurrent ones then is explained by it.
+	// sequential is the fault that single operations have.
 	sequential atomics.Fault
 }
 
@@ -313,10 +312,6 @@ func (r *runner) drive(ctx context.Context, post func(p *port) (posted bool, err
 func (r *runner) row(x Row) {
 	x.Ops = r.ops
 	r.ops = 0
-	if x.Verdict == Broken && r.sequential != atomics.NoFault && x.Fault != r.sequential && x.Test != "operations" {
-		x.Detail += fmt.Sprintf("; single operations show fault %s already, which may explain it", r.sequential)
-		x.Fault = r.sequential
-	}
 	r.card.Rows = append(r.card.Rows, x)
 	if r.o.Progress != nil {
 		r.o.Progress(x)

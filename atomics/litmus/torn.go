@@ -15,7 +15,7 @@ import (
 func (r *runner) torn(ctx context.Context) error {
 	block := r.rig.MaxWrite
 	inside := Row{
-		Test: "torn", Guarantee: "a write inside an aligned block is all or nothing", Required: true, Verdict: NotOffered,
+		Test: testTorn, Guarantee: "a write inside an aligned block is all or nothing", Required: true, Verdict: NotOffered,
 		Subject: "writes inside the block", Detail: "the responder's queue pairs have no atomic writes",
 	}
 	if block == 0 {
@@ -27,7 +27,7 @@ func (r *runner) torn(ctx context.Context) error {
 			return err
 		}
 		broken := t.found
-		r.judge("torn", inside.Guarantee, fmt.Sprintf("1 to %d bytes anywhere in a block of %d, %d queues", block, block, len(r.ports)),
+		r.judge(testTorn, inside.Guarantee, fmt.Sprintf("1 to %d bytes anywhere in a block of %d, %d queues", block, block, len(r.ports)),
 			atomics.FaultTornWrite, broken, fmt.Sprintf("%d writes, %d looks", t.writes, t.looks))
 	}
 	for _, c := range []struct {
@@ -41,7 +41,7 @@ func (r *runner) torn(ctx context.Context) error {
 		if err := t.try(ctx, func() (int, int) { return c.choose(t) }); err != nil {
 			return err
 		}
-		x := Row{Test: "torn", Guarantee: "a write outside the rule is seen in pieces", Subject: c.what, Verdict: NotSeen,
+		x := Row{Test: testTorn, Guarantee: "a write outside the rule is seen in pieces", Subject: c.what, Verdict: NotSeen,
 			Detail: fmt.Sprintf("%d writes, %d looks", t.writes, t.looks)}
 		if t.found != "" {
 			x.Verdict, x.Detail = Seen, fmt.Sprintf("%d of %d times: %s", t.torn, t.looks, t.found)
