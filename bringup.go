@@ -71,10 +71,10 @@ func (h *HCA) closeSpace() error {
 // downOpen unmaps before it closes the transport: a mapping outlives neither a
 // socket nor a container. What could not be unmapped then is gone with the
 // transport, and its memory is freed after it. The device masters the bus no
-// more, so memory that it might have known of is free too.
+// more, so memory that it might have known of is free too, unless it is loose.
 func (h *HCA) downOpen(context.Context, bool) error {
 	var unmap error
-	if h.queues != nil {
+	if h.queues != nil && !h.loose {
 		unmap = h.queues.ReleaseOrphans()
 	}
 	unmap = errors.Join(unmap, h.closeSpace())
@@ -136,12 +136,20 @@ func (h *HCA) upCommandQueue(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d slots, limit %v", c.Stats().Slots, c.Timeout()), nil
 }
 
-// downCommandQueue frees the command page and the mailboxes. A command that the
-// device never completed may still be written there, until the reset.
+// downCommandQueue frees the command page and the mailboxes. The device knows
+// their addresses, so it must be off the bus; a command that it never completed
+// it may still work on, until the reset.
 func (h *HCA) downCommandQueue(_ context.Context, live bool) error {
 	var errs []error
 	if n := h.quarantined(); live && n > 0 {
 		errs = h.isolate(fmt.Errorf("%d commands were never completed", n))
+	} else if live {
+		if err := h.dev.SetBusMaster(false); err != nil && !errors.Is(err, vfio.ErrGone) {
+			return err // what isolates the device, and comes back here
+		}
+	}
+	if h.loose {
+		return hostOnly(errors.Join(errs...))
 	}
 	return hostOnly(errors.Join(append(errs, h.conn.Close())...))
 }
@@ -187,7 +195,7 @@ func (e *ISSIError) Error() string {
 }
 
 func (h *HCA) upBootPages(ctx context.Context) (string, error) {
-	h.ledger = newLedger(h.space, h.o.PageLimit)
+	h.ledger = newLedger(h.space, pageLimit(h.o.PageLimit))
 	h.worker = newPageWorker(h.conn, h.ledger, h.log, func() time.Duration { return h.reclaimLimit })
 	note, err := h.givePages(ctx, prm.QueryPagesBoot)
 	if err == nil {
@@ -201,7 +209,7 @@ func (h *HCA) upBootPages(ctx context.Context) (string, error) {
 // givePages gives what firmware asks for at this point of the bring-up.
 func (h *HCA) givePages(ctx context.Context, which prm.QueryPagesOpMod) (string, error) {
 	n := 0
-	err := h.worker.do(func() error {
+	err := h.worker.do(ctx, func() error {
 		r, err := h.conn.QueryPages(ctx, which)
 		if err != nil || r.Pages <= 0 {
 			return err
@@ -214,7 +222,7 @@ func (h *HCA) givePages(ctx context.Context, which prm.QueryPagesOpMod) (string,
 
 func (h *HCA) downBootPages(ctx context.Context, live bool) error {
 	if live {
-		if err := h.worker.do(func() error { return h.worker.reclaim(ctx) }); err != nil && !errors.Is(err, ErrClosed) {
+		if err := h.worker.do(ctx, func() error { return h.worker.reclaim(ctx) }); err != nil && !errors.Is(err, ErrClosed) {
 			return err
 		}
 	}

@@ -2,7 +2,10 @@ package mlxvfio
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/mlxvfio/mlxvfio/cmdif"
 	"github.com/mlxvfio/mlxvfio/internal/prm"
@@ -43,6 +46,9 @@ func (h *HCA) upUAR(ctx context.Context) (string, error) {
 func (h *HCA) downUAR(ctx context.Context, live bool) error {
 	if live {
 		return h.uar.Free(ctx)
+	}
+	if h.loose {
+		return nil
 	}
 	return hostOnly(h.queues.ReleaseOrphans())
 }
@@ -163,7 +169,7 @@ func (h *HCA) dropEQ(ctx context.Context, i int, q **queues.EQ, live bool) error
 		if err = (*q).Destroy(ctx); err != nil {
 			return err
 		}
-	} else {
+	} else if !h.loose {
 		err = hostOnly((*q).Release())
 	}
 	*q = nil
@@ -271,7 +277,8 @@ func (h *HCA) downPagesEQ(ctx context.Context, live bool) error {
 
 func (h *HCA) upReady(ctx context.Context) (string, error) {
 	n := 0
-	for _, q := range []*queues.EQ{h.asyncEQ, h.pagesEQ} {
+	var vectors []string
+	for i, q := range []*queues.EQ{h.asyncEQ, h.pagesEQ} {
 		if q == nil {
 			continue
 		}
@@ -279,11 +286,65 @@ func (h *HCA) upReady(ctx context.Context) (string, error) {
 			return "", err
 		}
 		n++
+		note, err := h.checkInterrupt(ctx, q, i+1)
+		if err != nil {
+			return "", err
+		}
+		vectors = append(vectors, q.Name()+" "+note)
 	}
 	if err := h.bar.Err(); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%d event queues in order", n), nil
+	return fmt.Sprintf("%d event queues in order; interrupts: %s", n, strings.Join(vectors, ", ")), nil
+}
+
+// Lost interrupts are believed after so many tries of this length.
+const (
+	interruptTries = 3
+	interruptWait  = time.Second
+)
+
+// checkInterrupt has firmware write an event to the i-th of the driver's EQs
+// (GEN_EQE) and waits for its interrupt. The event is a completion of no
+// commands, which nobody misses. The answer is "arrive", or why it could not be
+// checked: no capability tells whether a device has the command.
+func (h *HCA) checkInterrupt(ctx context.Context, q *queues.EQ, i int) (string, error) {
+	l, _ := h.loop(i)
+	first, _ := h.loop(0)
+	switch {
+	case l.vec == nil:
+		return "not used", nil
+	case l == first:
+		return "shared with commands", nil
+	}
+	var e prm.EQE
+	e.SetEventType(prm.EventCmd)
+	for range interruptTries {
+		if err := q.Generate(ctx, &e); err != nil {
+			var ce *cmdif.CommandError
+			if errors.As(err, &ce) {
+				return fmt.Sprintf("not checked (GEN_EQE: %v)", ce.Status), nil
+			}
+			return "", err
+		}
+		t := time.NewTimer(interruptWait)
+		select {
+		case <-h.probes:
+			t.Stop()
+			return "arrive", nil
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return "", fmt.Errorf("wait for the interrupt of the %s EQ: %w", q.Name(), context.Cause(ctx))
+		}
+		l.look()
+		select {
+		case <-h.probes:
+		default:
+			return "not checked (GEN_EQE wrote no event)", nil
+		}
+	}
+	return "", &InterruptError{Vector: q.Vector(), EQN: q.Number(), Event: true}
 }
 
 // InterruptError says that an interrupt did not arrive, though the command had

@@ -19,6 +19,11 @@ type Capability struct {
 	Type    prm.CapType
 	Current []byte
 	Maximum []byte
+	// PowerOn are the current values before the first SET_HCA_CAP of this bring-up:
+	// those of a function that was just reset, unless Options.SkipReset. Only the
+	// types that SET_HCA_CAP changes are read then (general, atomic, RoCE); nil for
+	// the others.
+	PowerOn []byte
 }
 
 // Get reads a field of the current values by its PRM name.
@@ -73,6 +78,9 @@ func (h *HCA) queryCap(ctx context.Context, t prm.CapType) error {
 	c := &Capability{Type: t, Current: current, Maximum: maximum}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if before, ok := h.caps[t]; ok {
+		c.PowerOn = before.PowerOn
+	}
 	h.caps[t] = c
 	return nil
 }
@@ -92,6 +100,11 @@ func (h *HCA) upQueryCaps(ctx context.Context) (string, error) {
 			return "", err
 		}
 		n++
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range h.caps {
+		c.PowerOn = c.Current
 	}
 	return fmt.Sprintf("%d types", n), nil
 }

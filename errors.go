@@ -33,8 +33,8 @@ type StageError struct {
 func (e *StageError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: bring-up stage %s: %s", e.Device, e.Stage, oneLine(e.Err))
-	if len(e.Undo) > 0 {
-		fmt.Fprintf(&b, "; undoing it also failed: %s", oneLine(errors.Join(e.Undo...)))
+	if undo := distinct(e.Err, e.Undo); undo != "" {
+		fmt.Fprintf(&b, "; undoing it also failed: %s", undo)
 	}
 	if e.Remedy != "" {
 		b.WriteString("; ")
@@ -54,17 +54,24 @@ type CloseError struct {
 	Errs   []error
 	// Reset says that the function was reset because firmware could not be
 	// asked to let go any more.
-	Reset  bool
+	Reset bool
+	// Loose says that the device could neither be kept off the bus nor be reset,
+	// and that the address space is shared: the memory that it may still reach
+	// stays allocated there.
+	Loose  bool
 	Ledger PageLedger
 }
 
 // Error is one line.
 func (e *CloseError) Error() string {
-	how := "; the memory is free"
-	if e.Reset {
-		how = "; the function was reset and the memory is free"
+	how := "the memory is free; the device can be opened again"
+	switch {
+	case e.Loose:
+		how = "the device may still reach the memory it was given, which stays allocated in the shared address space; close every function of it, then the space, before the device is opened again"
+	case e.Reset:
+		how = "the function was reset and the memory is free; the device can be opened again"
 	}
-	return fmt.Sprintf("%s: %v teardown: %s%s; the device can be opened again", e.Device, e.Kind, oneLine(errors.Join(e.Errs...)), how)
+	return fmt.Sprintf("%s: %v teardown: %s; %s", e.Device, e.Kind, distinct(nil, e.Errs), how)
 }
 
 // Unwrap gives all failures.
@@ -93,34 +100,41 @@ func perFunction(fs []FunctionPages) string {
 	return " (" + strings.Join(parts, ", ") + ")"
 }
 
-func oneLine(err error) string {
-	return strings.ReplaceAll(err.Error(), "\n", "; ")
+// distinct puts errs in one line and leaves out what only repeats first, or one
+// before it: the same words, and that a device or server is gone.
+func distinct(first error, errs []error) string {
+	said, gone := "", false
+	if first != nil {
+		said, gone = oneLine(first), errors.Is(first, vfio.ErrGone)
+	}
+	var parts []string
+	for _, err := range errs {
+		text := oneLine(err)
+		if strings.Contains(said, text) || gone && errors.Is(err, vfio.ErrGone) {
+			continue
+		}
+		gone = gone || errors.Is(err, vfio.ErrGone)
+		said += "; " + text
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, "; ")
 }
 
-// answered tells whether the device is through with a command that failed: it
-// executed it or refused it, and keeps nothing of it.
-func answered(err error) bool {
-	var ce *cmdif.CommandError
-	var de *cmdif.DeliveryError
-	return errors.As(err, &ce) || errors.As(err, &de)
+func oneLine(err error) string {
+	return strings.ReplaceAll(err.Error(), "\n", "; ")
 }
 
 // lost tells whether the device cannot be asked for anything any more after err:
 // it is gone, or a command is out that it never answered.
 func lost(err error) bool {
-	var te *cmdif.TimeoutError
-	var ca *cmdif.CanceledError
-	var re *cmdif.ReplyError
 	var so *SwitchOffError
 	switch {
 	case errors.Is(err, vfio.ErrGone), errors.Is(err, cmdif.ErrDead), errors.Is(err, cmdif.ErrQuarantined):
 		return true
-	case errors.As(err, &te), errors.As(err, &re), errors.As(err, &so):
+	case errors.As(err, &so):
 		return true
-	case errors.As(err, &ca):
-		return ca.Slot >= 0
 	}
-	return false
+	return cmdif.Unanswered(err) // one that was never sent leaves the device as it was
 }
 
 // remedyFor says what to do about the failure of a stage whose own text does

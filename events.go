@@ -148,6 +148,14 @@ func (h *HCA) Subscribe(buffer int, mask queues.EventMask) *Subscription {
 func (h *HCA) dispatch(q *queues.EQ, e *prm.EQE) {
 	switch e.EventType() {
 	case prm.EventCmd:
+		if !q.Mask().Has(prm.EventCmd) {
+			// Not firmware's own: the entry by which the interrupt is checked.
+			select {
+			case h.probes <- struct{}{}:
+			default:
+			}
+			return
+		}
 		h.events.commands.Add(1)
 		h.conn.Complete(e.EventData().CmdInterCompEvent().CommandCompletionVector())
 	case prm.EventPageRequest:

@@ -47,7 +47,8 @@ type HCA struct {
 	asyncEQ  *queues.EQ
 	pagesEQ  *queues.EQ
 
-	hub eventHub
+	hub    eventHub
+	probes chan struct{} // events by which interrupts are checked
 	// dataPaths are those that OpenData made and nobody has closed.
 	dataPaths dataPathSet
 	events    eventCounters
@@ -58,6 +59,7 @@ type HCA struct {
 	// live: the device may be asked. done: stages that are up.
 	live  bool
 	reset bool // the function was reset by isolate
+	loose bool // isolate could not keep it from memory that others may get
 	done  int
 	times []StageEvent
 
@@ -65,18 +67,23 @@ type HCA struct {
 	caps    map[prm.CapType]*Capability
 	capRows []CapRow
 
-	closing sync.Mutex
-	closed  bool
+	closeOnce sync.Once
+	closed    chan struct{} // closed when Close is through
 }
 
 // Open brings a function up, from whatever state it is in to an initialized HCA
 // with working event queues. It takes t over: Close closes it, and so does a
 // failing Open, after it has undone in reverse order what was done; the error
 // is a *StageError then. Cancelling ctx stops the bring-up at the next step.
+//
+// The undo may take 30 s; if ctx was over, no longer than the device may take for
+// its teardown (register DTOR, 3 s where it does not say). What has not been
+// undone by then is cut off and reset.
 func Open(ctx context.Context, t vfio.Transport, o Options) (*HCA, error) {
 	o.defaults()
 	h := &HCA{
-		o: o, log: o.Logger, t: t, live: true,
+		o: o, log: o.Logger, t: t, live: true, closed: make(chan struct{}),
+		probes:        make(chan struct{}, 8),
 		caps:          map[prm.CapType]*Capability{},
 		reclaimLimit:  initseg.DefaultReclaimPages,
 		teardownLimit: initseg.DefaultTeardown,
@@ -90,7 +97,11 @@ func Open(ctx context.Context, t vfio.Transport, o Options) (*HCA, error) {
 		se.Done = append(se.Done, st.name)
 	}
 	// The caller's context may be what ended the bring-up; undoing has its own.
-	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+	limit := undoLimit
+	if ctx.Err() != nil {
+		limit = min(limit, h.teardownLimit)
+	}
+	undo, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, &undoTimeout{limit})
 	defer cancel()
 	if lost(err) {
 		se.Undo = h.isolate(err)
@@ -106,8 +117,17 @@ func Open(ctx context.Context, t vfio.Transport, o Options) (*HCA, error) {
 	return nil, se
 }
 
-// undoLimit bounds what a failing Open may spend on undoing.
+// undoLimit bounds what a failing Open may spend on undoing while its caller has
+// time.
 const undoLimit = 30 * time.Second
+
+// undoTimeout tells a deadline of the undo from one of the caller.
+type undoTimeout struct{ limit time.Duration }
+
+func (e *undoTimeout) Error() string { return fmt.Sprintf("the undo was given %v", e.limit) }
+
+// Is matches context.DeadlineExceeded.
+func (e *undoTimeout) Is(target error) bool { return target == context.DeadlineExceeded }
 
 func (h *HCA) deviceName() string {
 	if h.name == "" {

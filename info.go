@@ -65,7 +65,7 @@ type Limits struct {
 }
 
 // Atomics sums up what the device offers of atomic operations. Sizes are bytes
-// of an argument, ascending (capability type 3; prm/caps.md section 4.5).
+// of an argument, ascending (capability type 3; Linux mlx5_ifc.h, atomic_caps).
 type Atomics struct {
 	Supported  bool     `json:"supported"`
 	Operations []string `json:"operations,omitempty"`

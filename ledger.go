@@ -2,6 +2,7 @@ package mlxvfio
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -95,20 +96,24 @@ const (
 	maxChunk = 16384
 )
 
-// ensure makes sure that n free pages exist. On failure nothing has changed but
-// that there may be more free pages than before.
-func (l *ledger) ensure(n int) error {
+// ensure makes sure that n free pages exist. It stops between two chunks when ctx
+// is over. On failure nothing has changed but that there may be more free pages
+// than before.
+func (l *ledger) ensure(ctx context.Context, n int) error {
 	l.mu.Lock()
 	missing, out := n-l.nfree, l.s.Outstanding
 	l.mu.Unlock()
 	if l.limit > 0 && out+n > l.limit {
 		return &vfio.Error{Op: fmt.Sprintf("give %d pages to firmware", n),
 			Err:    fmt.Errorf("%w: %d are out, the limit is %d", vfio.ErrNoSpace, out, l.limit),
-			Remedy: "raise Options.PageLimit"}
+			Remedy: "raise Options.PageLimit if the request is sound"}
 	}
 	size := min(missing, maxChunk)
 	var first error // the refusal of the whole says what is needed
 	for missing > 0 {
+		if ctx.Err() != nil {
+			return fmt.Errorf("%d more pages for firmware: %w", missing, context.Cause(ctx))
+		}
 		c, err := l.newChunk(max(min(size, missing), minChunk))
 		if err != nil {
 			// A smaller piece may still be found; below minChunk it is not worth it.

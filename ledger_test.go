@@ -3,6 +3,7 @@ package mlxvfio
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -83,7 +84,7 @@ func TestLedgerBalances(t *testing.T) {
 		switch op := rng.IntN(10); {
 		case op < 5:
 			pas := make([]uint64, rng.IntN(300))
-			require.NoError(t, l.ensure(len(pas)))
+			require.NoError(t, l.ensure(t.Context(), len(pas)))
 			l.take(f, pas)
 			for _, pa := range pas {
 				require.Zero(t, pa%fwPageSize)
@@ -122,7 +123,7 @@ func TestLedgerBalances(t *testing.T) {
 func TestLedgerStrays(t *testing.T) {
 	l := newLedger(testSpace(t, &heapMapper{}), 0)
 	a, b := make([]uint64, 3), make([]uint64, 3)
-	require.NoError(t, l.ensure(6))
+	require.NoError(t, l.ensure(t.Context(), 6))
 	l.take(Function{}, a)
 	l.take(Function{ID: 2}, b)
 	for _, bad := range [][]uint64{{0x1234000}, {a[0] + 8}, {b[0]}, {a[0], a[0]}} {
@@ -138,8 +139,8 @@ func TestLedgerStrays(t *testing.T) {
 func TestLedgerFewMappings(t *testing.T) {
 	space := testSpace(t, &heapMapper{})
 	l := newLedger(space, 0)
-	require.NoError(t, l.ensure(6))
-	require.NoError(t, l.ensure(12868))
+	require.NoError(t, l.ensure(t.Context(), 6))
+	require.NoError(t, l.ensure(t.Context(), 12868))
 	require.LessOrEqual(t, space.Stats().Mappings, 2)
 	require.Less(t, space.Stats().MappedBytes, uint64(12868*fwPageSize+4<<20), "little more is mapped than was asked for")
 }
@@ -149,15 +150,15 @@ func TestLedgerFewMappings(t *testing.T) {
 func TestLedgerShortOfMemory(t *testing.T) {
 	m := &heapMapper{most: 12 << 20}
 	l := newLedger(testSpace(t, m), 0)
-	err := l.ensure(4096)
+	err := l.ensure(t.Context(), 4096)
 	require.ErrorIs(t, err, vfio.ErrNoSpace)
 	require.ErrorContains(t, err, "for firmware")
 	balanced(t, l)
-	require.NoError(t, l.ensure(1024), "a smaller request still fits")
+	require.NoError(t, l.ensure(t.Context(), 1024), "a smaller request still fits")
 
 	l = newLedger(testSpace(t, &heapMapper{}), 100)
-	require.NoError(t, l.ensure(100))
-	require.ErrorContains(t, l.ensure(101), "Options.PageLimit")
+	require.NoError(t, l.ensure(t.Context(), 100))
+	require.ErrorContains(t, l.ensure(t.Context(), 101), "Options.PageLimit")
 }
 
 // fakeFirmware answers page commands from memory.
@@ -226,7 +227,9 @@ func testWorker(t *testing.T, limit int) (*pageWorker, *fakeFirmware) {
 }
 
 // settled waits until the worker has served what was posted before.
-func settled(t *testing.T, w *pageWorker) { require.NoError(t, w.do(func() error { return nil })) }
+func settled(t *testing.T, w *pageWorker) {
+	require.NoError(t, w.do(t.Context(), func() error { return nil }))
+}
 
 // Any number of requests may be in flight, positive and negative, of several
 // functions; one goroutine serves them in order.
@@ -247,10 +250,10 @@ func TestPageWorkerServesRequests(t *testing.T) {
 	require.Equal(t, 50, s.Requests)
 	require.Equal(t, 50, s.Reclaims)
 	require.False(t, fw.overlap, "only one page command at a time")
-	require.NoError(t, w.do(func() error { return w.reclaim(t.Context()) }))
+	require.NoError(t, w.do(t.Context(), func() error { return w.reclaim(t.Context()) }))
 	require.Zero(t, balanced(t, w.ledger).Outstanding)
 	w.stop(false)
-	require.ErrorIs(t, w.do(func() error { return nil }), ErrClosed)
+	require.ErrorIs(t, w.do(t.Context(), func() error { return nil }), ErrClosed)
 }
 
 func TestPageWorkerBatches(t *testing.T) {
@@ -280,11 +283,82 @@ func TestPageWorkerRefusedAndUnknown(t *testing.T) {
 	w, fw := testWorker(t, 0)
 	defer w.stop(false)
 	fw.refuse = &cmdif.CommandError{Opcode: prm.OpManagePages, Status: prm.StatusBadParam}
-	require.ErrorIs(t, w.do(func() error { return w.give(t.Context(), Function{}, 10) }), cmdif.Status(prm.StatusBadParam))
+	require.ErrorIs(t, w.do(t.Context(), func() error { return w.give(t.Context(), Function{}, 10) }), cmdif.Status(prm.StatusBadParam))
 	require.Zero(t, balanced(t, w.ledger).Outstanding)
 	fw.refuse = &cmdif.TimeoutError{Opcode: prm.OpManagePages}
-	require.Error(t, w.do(func() error { return w.give(t.Context(), Function{}, 10) }))
+	require.Error(t, w.do(t.Context(), func() error { return w.give(t.Context(), Function{}, 10) }))
 	require.Equal(t, 10, balanced(t, w.ledger).Outstanding)
+	w.ledger.dropAll()
+
+	// What was never sent firmware does not have.
+	for _, err := range []error{
+		&cmdif.TimeoutError{Opcode: prm.OpManagePages, Slot: -1},
+		&cmdif.CanceledError{Opcode: prm.OpManagePages, Slot: -1, Err: context.Canceled},
+		&cmdif.MessageError{Opcode: prm.OpManagePages},
+		&cmdif.DeadError{Opcode: prm.OpManagePages, Slot: -1, Err: cmdif.ErrDead},
+		cmdif.ErrClosed, cmdif.ErrQuarantined,
+	} {
+		fw.refuse = err
+		require.ErrorIs(t, w.do(t.Context(), func() error { return w.give(t.Context(), Function{}, 10) }), err)
+		require.Zero(t, balanced(t, w.ledger).Outstanding, "%v", err)
+	}
+	for err, want := range map[error]bool{
+		&cmdif.TimeoutError{Slot: -1}: false, &cmdif.TimeoutError{Slot: 3}: true,
+		&cmdif.CanceledError{Slot: -1}: false, &cmdif.CanceledError{Slot: 3}: true,
+		cmdif.ErrClosed: false, cmdif.ErrQuarantined: true, vfio.ErrGone: true,
+	} {
+		require.Equal(t, want, lost(err), "%v", err)
+	}
+}
+
+// A request that cannot be met leaves no memory behind, and looking for it ends
+// with the caller's time.
+func TestPageWorkerRefusalFrees(t *testing.T) {
+	m := &heapMapper{most: 256 << 20}
+	space := testSpace(t, m)
+	fw := &fakeFirmware{held: map[Function][]uint64{}}
+	w := newPageWorker(fw, newLedger(space, 0), discard(), func() time.Duration { return time.Second })
+	defer w.stop(false)
+	w.post(pageRequest{pages: 10})
+	settled(t, w)
+	w.post(pageRequest{pages: 1 << 20})
+	settled(t, w)
+	require.Equal(t, 1, w.ledger.snapshot().Refused)
+	require.LessOrEqual(t, w.ledger.snapshot().ChunkBytes, (sparePages+maxChunk)*fwPageSize)
+	require.Less(t, space.Stats().MappedBytes, uint64(128<<20))
+	balanced(t, w.ledger)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	chunks := w.ledger.snapshot().Chunks
+	err := w.ledger.ensure(ctx, 1<<20)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, chunks, w.ledger.snapshot().Chunks)
+
+	// Who waits for the worker does not outwait his time.
+	busy, begun := make(chan struct{}), make(chan struct{})
+	go func() { _ = w.do(context.Background(), func() error { close(begun); <-busy; return nil }) }()
+	<-begun
+	require.ErrorIs(t, w.do(ctx, func() error { return nil }), context.Canceled)
+	close(busy)
+}
+
+// The default limit is half of the memory that is available.
+func TestPageLimit(t *testing.T) {
+	require.Equal(t, 7, pageLimit(7))
+	require.Zero(t, pageLimit(-1), "no bound")
+	require.GreaterOrEqual(t, pageLimit(0), leastPageLimit)
+	require.Equal(t, 1<<20, defaultPageLimit("MemTotal:       16384000 kB\nMemFree:          1000 kB\nMemAvailable:    8388608 kB\n"))
+	require.Equal(t, leastPageLimit, defaultPageLimit("MemAvailable: 1000 kB\n"))
+	require.Equal(t, unknownPageLimit, defaultPageLimit("MemTotal: 1000 kB\n"))
+}
+
+// A cause is told once.
+func TestDistinct(t *testing.T) {
+	gone := fmt.Errorf("read: %w", vfio.ErrGone)
+	require.Equal(t, "free: busy", distinct(gone, []error{fmt.Errorf("undo x: %w", gone), errors.New("free: busy"), errors.New("busy")}))
+	require.Equal(t, "undo x: read: device reads all ones", distinct(nil, []error{fmt.Errorf("undo x: %w", gone), fmt.Errorf("undo y: %w", gone)}))
+	require.Empty(t, distinct(gone, []error{gone}))
 }
 
 func TestPageWorkerReleaseAll(t *testing.T) {
@@ -310,13 +384,13 @@ func TestPageWorkerReclaimLimit(t *testing.T) {
 		settled(t, w)
 		fw.withhold = 300
 		start := time.Now()
-		require.NoError(t, w.do(func() error { return w.reclaim(t.Context()) }))
+		require.NoError(t, w.do(t.Context(), func() error { return w.reclaim(t.Context()) }))
 		require.Equal(t, 3*time.Second, time.Since(start))
 
 		w.post(pageRequest{pages: 7})
 		settled(t, w)
 		fw.withhold = 1 << 30
-		err := w.do(func() error { return w.reclaim(t.Context()) })
+		err := w.do(t.Context(), func() error { return w.reclaim(t.Context()) })
 		var le *LedgerError
 		require.ErrorAs(t, err, &le)
 		require.Equal(t, 7, le.Ledger.Outstanding)
@@ -329,7 +403,7 @@ func TestPageWorkerStopNow(t *testing.T) {
 	w, _ := testWorker(t, 0)
 	blocked := make(chan struct{})
 	go func() {
-		_ = w.do(func() error { close(blocked); <-w.ctx.Done(); return errors.New("cancelled") })
+		_ = w.do(t.Context(), func() error { close(blocked); <-w.ctx.Done(); return errors.New("cancelled") })
 	}()
 	<-blocked
 	w.stop(true)

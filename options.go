@@ -1,7 +1,10 @@
 package mlxvfio
 
 import (
+	"fmt"
 	"log/slog"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/mlxvfio/mlxvfio/cmdif"
@@ -72,8 +75,11 @@ type Options struct {
 	Space *vfio.AddressSpace
 	// Memory is what a private address space is made of.
 	Memory vfio.MemoryKind
-	// PageLimit bounds the 4 KiB pages firmware may hold at a time; 0 is no
-	// bound. A request beyond it is answered "cannot give".
+	// PageLimit bounds the 4 KiB pages firmware may hold at a time. A request
+	// beyond it is answered "cannot give". 0 is half of what the host has available
+	// at the time of Open (MemAvailable of /proc/meminfo; the limit of a control
+	// group is not looked at), but at least 64 MiB; where the host does not say, 4
+	// GiB. Negative is no bound: firmware is then trusted with all memory.
 	PageLimit int
 	// Trace, if set, sees every command of the bring-up and after it.
 	Trace cmdif.TraceFunc
@@ -94,6 +100,38 @@ type Options struct {
 // of all of them is pinned by the kernel, and the large pieces, firmware's pages,
 // are exactly as large as firmware asks.
 const privateSlabMax = 8 << 20
+
+// Bounds of the default page limit, in pages.
+const (
+	leastPageLimit   = 64 << 20 / fwPageSize
+	unknownPageLimit = 4 << 30 / fwPageSize
+)
+
+// pageLimit turns Options.PageLimit into what the ledger takes: 0 is no bound.
+func pageLimit(option int) int {
+	switch {
+	case option > 0:
+		return option
+	case option < 0:
+		return 0
+	}
+	b, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return unknownPageLimit
+	}
+	return defaultPageLimit(string(b))
+}
+
+// defaultPageLimit is half of the available memory in the text of /proc/meminfo.
+func defaultPageLimit(meminfo string) int {
+	for line := range strings.Lines(meminfo) {
+		var kib int
+		if _, err := fmt.Sscanf(line, "MemAvailable: %d kB", &kib); err == nil {
+			return max(kib*1024/fwPageSize/2, leastPageLimit)
+		}
+	}
+	return unknownPageLimit
+}
 
 func (o *Options) defaults() {
 	if o.Logger == nil {

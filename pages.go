@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mlxvfio/mlxvfio/cmdif"
@@ -82,11 +83,28 @@ func newPageWorker(conn pageConn, l *ledger, log *slog.Logger, limit func() time
 // post queues a request of firmware. It never blocks.
 func (w *pageWorker) post(r pageRequest) { w.push(pageJob{req: r}) }
 
-// do runs f on the worker's goroutine and waits for it.
-func (w *pageWorker) do(f func() error) error {
+// do runs f on the worker's goroutine and waits for it. If ctx is over before f
+// has begun, because the worker is at something else, f never runs; once it has
+// begun, it minds ctx itself.
+func (w *pageWorker) do(ctx context.Context, f func() error) error {
+	var taken atomic.Bool // by the worker, or by us
 	done := make(chan error, 1)
-	if !w.push(pageJob{do: f, done: done}) {
+	run := func() error {
+		if !taken.CompareAndSwap(false, true) {
+			return nil // nobody waits any more
+		}
+		return f()
+	}
+	if !w.push(pageJob{do: run, done: done}) {
 		return fmt.Errorf("page worker: %w", ErrClosed)
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		if taken.CompareAndSwap(false, true) {
+			return fmt.Errorf("wait for the page worker: %w", context.Cause(ctx))
+		}
 	}
 	return <-done
 }
@@ -194,7 +212,12 @@ func (e *cannotGiveError) Unwrap() error { return e.err }
 // give hands n pages to f in batches. All memory is found before the first
 // command, so that a request is served or refused as a whole.
 func (w *pageWorker) give(ctx context.Context, f Function, n int) error {
-	if err := w.ledger.ensure(n); err != nil {
+	if err := w.ledger.ensure(ctx, n); err != nil {
+		// What was found is of no use: the host is short of memory.
+		err = errors.Join(err, w.ledger.trim(sparePages))
+		if ctx.Err() != nil {
+			return err
+		}
 		return &cannotGiveError{err}
 	}
 	pas := make([]uint64, min(n, giveBatch))
@@ -202,7 +225,8 @@ func (w *pageWorker) give(ctx context.Context, f Function, n int) error {
 		pas = pas[:min(n, giveBatch)]
 		w.ledger.take(f, pas)
 		if given, err := w.conn.GivePages(ctx, f, pas); err != nil {
-			if answered(err) {
+			if !cmdif.Unanswered(err) {
+				// Refused, or never sent: firmware holds none of them.
 				w.ledger.untake(f, pas[given:])
 			}
 			// Without an answer firmware may have taken them: they stay booked

@@ -34,9 +34,9 @@ type stage struct {
 	down      func(h *HCA, ctx context.Context, live bool) error
 }
 
-// bringUp is the order in which a function comes up (prm/command-interface.md
-// section 2.9: Linux main.c with what rdma-core's VFIO driver adds). Teardown
-// walks it backwards.
+// bringUp is the order in which a function comes up: that of Linux main.c
+// (mlx5_function_setup, mlx5_load), with what rdma-core's mlx5_vfio.c adds.
+// Teardown walks it backwards.
 var bringUp = []stage{
 	{"open", "query the function, map BAR0, make its address space", (*HCA).upOpen, (*HCA).downOpen},
 	{"reset", "function level reset: drop whatever an earlier owner left", (*HCA).upReset, nil},
@@ -62,7 +62,7 @@ var bringUp = []stage{
 	{"event-mode", "see a command complete by an event", (*HCA).upEventMode, nil},
 	{"async-eq", "event queue for device events", (*HCA).upAsyncEQ, (*HCA).downAsyncEQ},
 	{"pages-eq", "event queue for page requests", (*HCA).upPagesEQ, (*HCA).downPagesEQ},
-	{"ready", "ask firmware whether the event queues are in order", (*HCA).upReady, (*HCA).downData},
+	{"ready", "ask firmware whether the event queues are in order, see their interrupts arrive", (*HCA).upReady, (*HCA).downData},
 }
 
 // Stages lists the bring-up in order.

@@ -21,15 +21,24 @@ import (
 // A device that does not answer is isolated instead: bus mastering off, then a
 // reset where it has one; after that it can reach no memory, and the rest is
 // freed. The error is a *CloseError; whatever it says, the host holds nothing of
-// the function any more and it can be opened again. Cancelling ctx isolates the
-// device too. A second call does nothing.
+// the function any more and it can be opened again, with one exception: a device
+// that could neither be kept off the bus nor be reset keeps the memory it may
+// reach, if the address space is shared (CloseError.Loose). Cancelling ctx
+// isolates the device too: Close then returns as soon as the reset is over.
+//
+// A second call does nothing but wait for the first one, or for its own ctx.
 func (h *HCA) Close(ctx context.Context) error {
-	h.closing.Lock()
-	defer h.closing.Unlock()
-	if h.closed {
-		return nil
+	first := false
+	h.closeOnce.Do(func() { first = true })
+	if !first {
+		select {
+		case <-h.closed:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("%s: wait for the close that is going on: %w", h.deviceName(), context.Cause(ctx))
+		}
 	}
-	h.closed = true
+	defer close(h.closed)
 	ce := &CloseError{Device: h.deviceName(), Kind: h.o.Teardown}
 	if err := h.conn.Err(); err != nil {
 		// Found dead while it was in use.
@@ -46,7 +55,7 @@ func (h *HCA) Close(ctx context.Context) error {
 	}
 	ce.Errs = append(ce.Errs, h.runDown(ctx)...)
 	h.hub.close()
-	ce.Ledger, ce.Reset = h.Ledger(), h.reset
+	ce.Ledger, ce.Reset, ce.Loose = h.Ledger(), h.reset, h.loose
 	if ce.Ledger.Outstanding != 0 && !hasLedgerError(ce.Errs) {
 		ce.Errs = append(ce.Errs, &LedgerError{ce.Ledger})
 	}
@@ -140,7 +149,10 @@ func (e *SwitchOffError) Unwrap() error { return e.Err }
 
 // isolate cuts off a device that cannot be asked any more: waiting commands end,
 // DMA stops, and a reset makes it forget the host's memory. From here on only
-// host resources are freed. It answers what went wrong beyond the cause.
+// host resources are freed. If the device withstands both it is loose: in a
+// shared address space memory that it may know of is then never freed, in a
+// private one unmapping protects the host. It answers what went wrong beyond the
+// cause.
 func (h *HCA) isolate(cause error) []error {
 	h.live = false
 	if h.dev == nil {
@@ -171,6 +183,7 @@ func (h *HCA) isolate(cause error) []error {
 			_ = h.dev.SetBusMaster(false)
 		}
 	}
+	h.loose = !contained
 	if h.ledger != nil && contained {
 		h.ledger.dropAll()
 	}

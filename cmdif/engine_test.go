@@ -90,10 +90,14 @@ func TestOpenRefusals(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake(t)
+				f.cfg[4] = 6 // memory space, bus master
 				tc.spoil(f)
 				dev, seg := f.device()
 				_, err := Open(context.Background(), dev, seg, Options{})
 				tc.check(t, err)
+				if at := binary.BigEndian.Uint32(f.bar[0x14:]) >> 12; at != 0 && !f.gone.Load() {
+					require.Zero(t, f.cfg[4]&4, "the device knows the page: it must be off the bus when the page is freed")
+				}
 				f.broken = nil
 				require.Zero(t, dev.Space().Stats().LiveBuffers)
 				require.NoError(t, dev.Close())

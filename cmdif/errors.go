@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/mlxvfio/mlxvfio/internal/prm"
+	"github.com/mlxvfio/mlxvfio/vfio"
 )
 
 // Sentinels, found with errors.Is.
@@ -130,11 +133,22 @@ type TimeoutError struct {
 	Slot   int
 	Age    time.Duration
 	Limit  time.Duration
+	// Late says that the caller's time was over before the command began: no slot
+	// was looked for.
+	Late bool
+	// InFlight are the commands that held the slots it waited for.
+	InFlight []Record
 }
 
 func (e *TimeoutError) Error() string {
-	if e.Slot < 0 {
-		return fmt.Sprintf("%s: no free command slot within %v; commands in flight are slow or stuck: see the history and the health buffer",
+	switch {
+	case e.Late:
+		return fmt.Sprintf("%s: not sent: the caller's time was over; give it more", name(e.Opcode, e.OpMod))
+	case e.Slot < 0 && len(e.InFlight) > 0:
+		return fmt.Sprintf("%s: not sent: no free command slot within %v; in flight: %s; see the history and the health buffer",
+			name(e.Opcode, e.OpMod), e.Age.Round(time.Millisecond), inFlight(e.InFlight))
+	case e.Slot < 0:
+		return fmt.Sprintf("%s: not sent: no command slot within %v, though none was in flight; see the history and the health buffer",
 			name(e.Opcode, e.OpMod), e.Age.Round(time.Millisecond))
 	}
 	return fmt.Sprintf("%s in slot %d: no completion after %v; the slot stays reserved until the device answers; read the health buffer and reset the function if it does not recover",
@@ -183,7 +197,11 @@ func (e *DeadError) Error() string {
 	if e.Slot >= 0 {
 		what = fmt.Sprintf("abandoned in slot %d", e.Slot)
 	}
-	return fmt.Sprintf("%s: %s: %v: %v; reset the function and open it again", name(e.Opcode, e.OpMod), what, ErrDead, e.Err)
+	s := fmt.Sprintf("%s: %s: %v: %v", name(e.Opcode, e.OpMod), what, ErrDead, e.Err)
+	if errors.Is(e.Err, vfio.ErrGone) {
+		return s // which says what to do
+	}
+	return s + "; reset the function and open it again"
 }
 
 // Unwrap gives ErrDead and the reason.
@@ -220,6 +238,17 @@ type MessageError struct {
 }
 
 func (e *MessageError) Error() string { return fmt.Sprintf("%s: not sent: %s", e.Opcode, e.Rule) }
+
+// inFlight lists commands, the oldest first.
+func inFlight(rs []Record) string {
+	slices.SortFunc(rs, func(a, b Record) int { return a.Posted.Compare(b.Posted) })
+	var parts []string
+	for i := range rs {
+		r := &rs[i]
+		parts = append(parts, fmt.Sprintf("%s in slot %d since %v", name(r.Opcode, r.OpMod), r.Slot, time.Since(r.Posted).Round(time.Millisecond)))
+	}
+	return strings.Join(parts, ", ")
+}
 
 // name is how a command is called in messages: Linux' name, number and op_mod.
 func name(op prm.Opcode, opMod uint16) string {

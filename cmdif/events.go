@@ -120,9 +120,12 @@ func (c *Conn) drain(ctx context.Context, what string, next gate) error {
 		err = c.Err()
 	}
 	if err != nil {
-		n := c.active
+		rs := c.inFlightLocked()
 		c.openLocked()
-		return fmt.Errorf("%s: %d commands in flight: %w", what, n, err)
+		if len(rs) == 0 {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		return fmt.Errorf("%s: wait for the commands in flight (%s): %w", what, inFlight(rs), err)
 	}
 	c.gate = next
 	c.dispatchLocked()

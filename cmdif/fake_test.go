@@ -24,10 +24,12 @@ type fake struct {
 
 	mu      sync.Mutex
 	bar     [0x2000]byte
+	cfg     [256]byte
 	maps    []vfio.Mapping
 	handle  func(*call)
 	publish func() // after the queue address was written, with mu held
 	broken  error  // what writes answer
+	stuck   error  // what writes to configuration space answer
 	doorbel atomic.Uint64
 	gone    atomic.Bool
 
@@ -91,7 +93,7 @@ func (f *fake) RegionInfo(i int) (vfio.RegionInfo, error) {
 	return vfio.RegionInfo{Size: uint64(len(f.bar)), Read: true, Write: true}, nil
 }
 
-func (f *fake) ReadRegion(_ int, off uint64, p []byte) error {
+func (f *fake) ReadRegion(i int, off uint64, p []byte) error {
 	if f.gone.Load() {
 		for i := range p {
 			p[i] = 0xff
@@ -100,13 +102,23 @@ func (f *fake) ReadRegion(_ int, off uint64, p []byte) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if i == vfio.RegionConfig {
+		copy(p, f.cfg[off:])
+		return nil
+	}
 	copy(p, f.bar[off:])
 	return nil
 }
 
-func (f *fake) WriteRegion(_ int, off uint64, p []byte) error {
+func (f *fake) WriteRegion(i int, off uint64, p []byte) error {
 	if f.gone.Load() {
 		return nil
+	}
+	if i == vfio.RegionConfig {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		copy(f.cfg[off:], p)
+		return f.stuck
 	}
 	f.mu.Lock()
 	broken := f.broken

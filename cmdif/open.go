@@ -100,8 +100,8 @@ type Conn struct {
 // Open brings the command interface of a function up (Linux main.c and cmd.c):
 // wait until firmware has booted, check the interface revision and the shape of
 // the queue, publish one 4 KB command page, wait until firmware has taken it.
-// Bus mastering must be on. dev and seg stay the caller's and must outlive the
-// Conn.
+// Bus mastering must be on; when Open fails after it has published the page, it
+// is off. dev and seg stay the caller's and must outlive the Conn.
 //
 // Errors: *initseg.NotReadyError, *initseg.RevisionError, *initseg.QueueError,
 // what vfio says about memory, vfio.ErrGone, or the cause of ctx.
@@ -132,9 +132,15 @@ func Open(ctx context.Context, dev *vfio.Device, seg *initseg.Segment, o Options
 		err = seg.WaitReady(ctx, initseg.Init, o.Init)
 	}
 	if err != nil {
-		// The device touches the page only for entries that were handed over by
-		// the doorbell, and there were none.
-		return fail(errors.Join(err, page.Free()))
+		// The device may know the address, and firmware that starts late may use it.
+		off := dev.SetBusMaster(false)
+		if errors.Is(off, vfio.ErrGone) {
+			off = nil
+		}
+		if off == nil {
+			off = page.Free()
+		} // else the page stays the device's, until the address space is closed
+		return fail(errors.Join(err, off))
 	}
 
 	c := &Conn{

@@ -2,6 +2,7 @@ package cmdif
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -89,7 +90,7 @@ const reapEvery = 10 * time.Millisecond
 // admit gives the command a slot, waiting for one if need be.
 func (c *Conn) admit(ctx context.Context, op prm.Opcode, opMod uint16, start, deadline time.Time) (*slot, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, c.abandoned(ctx, op, opMod, -1, start, deadline)
+		return nil, late(c.abandoned(ctx, op, opMod, -1, start, deadline))
 	}
 	cl := classOf(op)
 	c.mu.Lock()
@@ -141,12 +142,27 @@ func (c *Conn) await(ctx context.Context, w *waiter, opMod uint16, start, deadli
 		if i >= 0 {
 			c.waiters = slices.Delete(c.waiters, i, i+1)
 		}
+		rs := c.inFlightLocked()
 		c.mu.Unlock()
 		if i < 0 { // granted in the meantime
 			return c.granted(<-w.ready, w.op, opMod)
 		}
-		return nil, c.abandoned(ctx, w.op, opMod, -1, start, deadline)
+		err := c.abandoned(ctx, w.op, opMod, -1, start, deadline)
+		var te *TimeoutError
+		if errors.As(err, &te) {
+			te.InFlight = rs
+		}
+		return nil, err
 	}
+}
+
+// late marks the time-out of a command that did not even begin.
+func late(err error) error {
+	var te *TimeoutError
+	if errors.As(err, &te) {
+		te.Late = true
+	}
+	return err
 }
 
 func (c *Conn) granted(g grant, op prm.Opcode, opMod uint16) (*slot, error) {

@@ -107,6 +107,29 @@ func (c *Conn) Stats() Stats {
 	return s
 }
 
+// InFlight are the commands the device is working on, by slot: those that are
+// waited for, not those that were given up. Of each record only what was known
+// when the command was sent is set (Posted, Slot, Token, Opcode, OpMod, InLen,
+// OutLen, In).
+func (c *Conn) InFlight() []Record {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.inFlightLocked()
+}
+
+func (c *Conn) inFlightLocked() []Record {
+	var rs []Record
+	for i := range c.slots {
+		// A slot that is busy stays so under the lock, and its command no longer
+		// changes these fields.
+		if s := &c.slots[i]; s.state.Load() == slotBusy {
+			r := &s.rec
+			rs = append(rs, Record{Posted: r.Posted, Slot: r.Slot, Token: r.Token, Opcode: r.Opcode, OpMod: r.OpMod, InLen: r.InLen, OutLen: r.OutLen, In: r.In})
+		}
+	}
+	return rs
+}
+
 // Record is one command in the history kept for a post-mortem.
 type Record struct {
 	Posted  time.Time

@@ -66,12 +66,12 @@ type EQOptions struct {
 }
 
 // EQ is an event queue: a ring of 64-byte entries (EQEs) the device writes and
-// one goroutine reads. Arming is level-triggered (prm/behaviour.md section 1):
-// an arm whose consumer index is behind the producer raises the interrupt at
+// one goroutine reads. Arming is level-triggered (Linux eq.c polls, then arms, and
+// never looks again): an arm whose consumer index is behind the producer raises the interrupt at
 // once, so poll, arm, wait loses nothing.
 //
 // All methods but Number, Name, Vector, LogSize and Mask belong to the owning
-// goroutine; Query may be called by any, as long as the EQ exists.
+// goroutine; Query and Generate may be called by any, as long as the EQ exists.
 type EQ struct {
 	ring
 	dev  *Dev
@@ -217,6 +217,18 @@ func (q *EQ) Query(ctx context.Context) (EQState, error) {
 		Consumer: c.ConsumerCounter(), Producer: c.ProducerCounter(),
 		Mask: a.EventBitmask(),
 	}, nil
+}
+
+// Generate has firmware write an entry to the EQ as if its event had happened
+// (opcode 0x304; Linux mlx5_ifc.h, gen_eqe_in): a way to see the interrupt
+// arrive. Device and firmware may refuse it. It may be called by any goroutine.
+func (q *EQ) Generate(ctx context.Context, e *prm.EQE) error {
+	in, out := make([]byte, prm.GenEQEInSize), make([]byte, 16)
+	cmd := prm.AsGenEQEIn(in)
+	cmd.SetOpcode(prm.OpGenEQE)
+	cmd.SetEQNumber(q.eqn)
+	copy(cmd.EQE(), e[:])
+	return q.dev.exec(ctx, fmt.Sprintf("write an event to the %s EQ (EQN %d)", q.o.Name, q.eqn), in, out)
 }
 
 // Destroy takes the EQ from firmware (opcode 0x302) and frees the ring. If

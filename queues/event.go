@@ -7,8 +7,8 @@ import (
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 )
 
-// subTypes are the event types that have sub-types (prm/wqe-cqe-eqe.md section
-// 6.13). Every other type has the one sub-type 0, without a name.
+// subTypes are the event types that have sub-types (Linux device.h, port,
+// general and tracer sub-types). Every other type has the one sub-type 0, without a name.
 var subTypes = map[prm.EventType]*prm.Enum{
 	prm.EventPortChange:   prm.PortChangeSubtypeEnum,
 	prm.EventGeneral:      prm.GeneralEventSubtypeEnum,

@@ -162,7 +162,7 @@ func TestEventNames(t *testing.T) {
 	require.Contains(t, Describe(&e), "EVENT_0x7f ab 00")
 }
 
-// Descriptions say what the data says (prm/wqe-cqe-eqe.md 6.12, offsets by hand).
+// Descriptions say what the data says (Linux device.h and mlx5_ifc.h, offsets by hand).
 func TestDescribe(t *testing.T) {
 	for _, c := range []struct {
 		want string

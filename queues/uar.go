@@ -26,8 +26,8 @@ const (
 // the host's is.
 const adapterPageShift = 12
 
-// UARLayout is the rule that places a UAR index in BAR0 (prm/behaviour.md
-// section 3, Linux uar.c). On a host with 4 KiB pages both settings give the
+// UARLayout is the rule that places a UAR index in BAR0 (Linux uar.c,
+// uar2pfn). On a host with 4 KiB pages both settings give the
 // same place.
 type UARLayout struct {
 	// PageShift is log2 of the host page size that SET_HCA_CAP announced

@@ -32,6 +32,7 @@ type client struct {
 	nextID uint16 // of the next request
 	out    []byte // the request under construction
 
+	agreed  bool // on the protocol; of Dial's goroutine
 	info    vfio.DeviceInfo
 	regions [vfio.NumRegions]vfio.RegionInfo
 	irqs    [vfio.NumIRQs]vfio.IRQInfo
@@ -69,7 +70,7 @@ func Dial(ctx context.Context, path string, o Options) (vfio.Transport, error) {
 	if err != nil {
 		c.s.close()
 		if ctx.Err() != nil {
-			err = c.fail("open", ctx.Err())
+			err = c.interrupted(context.Cause(ctx))
 		}
 		return nil, err
 	}
@@ -128,7 +129,7 @@ func (c *client) fail(op string, err error) error {
 	e := &vfio.Error{Op: op, Target: c.name, Err: err}
 	switch {
 	case errors.Is(err, ErrLateReply):
-		e.Remedy = "the server is stuck or serves another client; end that client or restart the server"
+		e.Remedy = busyRemedy
 	case errors.Is(err, vfio.ErrGone):
 		e.Remedy = "restart the server (mlxvfio serve) and open the function again"
 	case op == "connect" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED)):
@@ -140,6 +141,21 @@ func (c *client) fail(op string, err error) error {
 	}
 	return e
 }
+
+// interrupted is the error of a Dial whose ctx is over.
+func (c *client) interrupted(cause error) error {
+	if c.agreed {
+		return c.fail("open", cause)
+	}
+	err := fmt.Errorf("no answer to VERSION: %w", cause)
+	if errors.Is(cause, context.DeadlineExceeded) {
+		err = &goneError{fmt.Errorf("%w (%w)", ErrLateReply, cause)}
+	}
+	return &vfio.Error{Op: "wait for the server", Target: c.name, Err: err, Remedy: busyRemedy}
+}
+
+// busyRemedy is for a server that accepts a connection and then says nothing.
+const busyRemedy = "the server is stuck or serves another client; end that client or restart the server"
 
 // open agrees on the version and asks for all that never changes.
 func (c *client) open() error {
@@ -180,6 +196,7 @@ func (c *client) agree() error {
 		return fmt.Errorf("%w: the server answered 0.0 with version %d.%d", ErrProtocol, v.major, v.minor)
 	}
 	c.limits(v.caps)
+	c.agreed = true
 	return nil
 }
 

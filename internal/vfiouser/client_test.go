@@ -432,6 +432,40 @@ func TestDialWaitsForTheServer(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
+// TestSilentClient: a client that connects and says nothing, or says it a byte at
+// a time, does not keep others out.
+func TestSilentClient(t *testing.T) {
+	noLeaks(t)
+	path := serve(t, newDevice(vfiotest.RAMOptions{}), Options{Timeout: 100 * time.Millisecond})
+	for _, dribble := range []bool{false, true} {
+		r := rawDial(t, path, false)
+		stop := make(chan struct{})
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			m := r.message(cmdVersion, 0, version{}.appendTo(nil))
+			for i := 0; dribble && i < len(m); i++ {
+				if unix.Sendto(r.fd, m[i:i+1], unix.MSG_NOSIGNAL, nil) != nil {
+					return
+				}
+				select {
+				case <-stop:
+					return
+				case <-time.After(50 * time.Millisecond):
+				}
+			}
+		}()
+		begin := time.Now()
+		c, err := Dial(t.Context(), path, Options{Timeout: 5 * time.Second})
+		require.NoError(t, err)
+		require.Less(t, time.Since(begin), time.Second)
+		require.NoError(t, c.Close())
+		close(stop)
+		<-done
+		r.close()
+	}
+}
+
 // TestDialOfABusyServer waits for its turn, no longer than it may.
 func TestDialOfABusyServer(t *testing.T) {
 	noLeaks(t)
@@ -445,6 +479,13 @@ func TestDialOfABusyServer(t *testing.T) {
 	defer cancel()
 	_, err = Dial(ctx, path, Options{})
 	isError(t, err, context.DeadlineExceeded)
+	isError(t, err, ErrLateReply)
+	require.ErrorContains(t, err, "serves another client")
+	ctx, cancel = context.WithCancel(t.Context())
+	time.AfterFunc(20*time.Millisecond, cancel)
+	_, err = Dial(ctx, path, Options{})
+	isError(t, err, context.Canceled)
+	require.ErrorContains(t, err, "serves another client")
 	time.AfterFunc(50*time.Millisecond, func() { _ = first.Close() })
 	second, err := Dial(t.Context(), path, Options{})
 	require.NoError(t, err)

@@ -46,7 +46,7 @@ type Options struct {
 	// Timeout bounds the client's wait for a reply (0: 10 s). After a reply that
 	// did not come the connection is given up: nobody can tell what the server
 	// still does with our memory, and closing makes it let go. It bounds the
-	// server's wait for the rest of a message, and for a client that does not
+	// server's wait for a new client's first message, for the rest of a message, and for a client that does not
 	// read its replies (0: 5 s); being idle between messages is not limited.
 	Timeout time.Duration
 	// PostedWrites makes the client's BAR writes of at most 8 bytes ask for no

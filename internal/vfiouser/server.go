@@ -54,7 +54,8 @@ func Listen(path string) (net.Listener, error) {
 }
 
 // Serve offers t to one client at a time until ctx is done, which is no error,
-// or the listener fails. Further clients wait in the listener's queue. When a
+// or the listener fails. Further clients wait in the listener's queue; a client
+// that does not say VERSION within Options.Timeout is dropped. When a
 // client leaves, by itself or by breaking the protocol, its interrupts are
 // detached, the function is reset, its DMA mappings are removed, and the next
 // client finds a fresh function.
@@ -65,7 +66,7 @@ func Listen(path string) (net.Listener, error) {
 func Serve(ctx context.Context, l net.Listener, t vfio.Transport, o Options) error {
 	defer func() { _ = l.Close() }()
 	defer afterDone(ctx, func() { _ = l.Close() })()
-	srv := &server{t: t, log: o.logger(), maxMaps: o.maxMappings()}
+	srv := &server{t: t, log: o.logger(), maxMaps: o.maxMappings(), hello: o.timeout(serverIOTimeout)}
 	if err := srv.describe(); err != nil {
 		return err
 	}
@@ -87,7 +88,7 @@ func Serve(ctx context.Context, l net.Listener, t vfio.Transport, o Options) err
 		case err != nil:
 			return &vfio.Error{Op: "accept a client", Target: "vfio-user:" + l.Addr().String(), Err: err}
 		}
-		s, err := takeOver(c, o.timeout(serverIOTimeout))
+		s, err := takeOver(c, srv.hello)
 		if err != nil {
 			srv.log.Error("cannot serve a client", "err", err)
 			continue
@@ -142,6 +143,7 @@ type server struct {
 	t       vfio.Transport
 	log     *slog.Logger
 	maxMaps int
+	hello   time.Duration // for a client to say VERSION, and for the rest of a message
 	info    vfio.DeviceInfo
 	regions []vfio.RegionInfo
 	irqs    []vfio.IRQInfo

@@ -24,10 +24,17 @@ type session struct {
 // run ends with the reason, io.EOF for a client that left.
 func (c *session) run() error {
 	var m message
+	// Others wait in the listener's queue for a client that says nothing.
+	hello := time.Now().Add(c.hello)
 	for {
-		switch err := c.s.receive(&m, time.Time{}); {
-		case errors.Is(err, errIdle):
+		if c.ready {
+			hello = time.Time{}
+		}
+		switch err := c.s.receive(&m, hello); {
+		case errors.Is(err, errIdle) && c.ready:
 			continue
+		case !c.ready && (errors.Is(err, errIdle) || errors.Is(err, errStalled)):
+			return fmt.Errorf("%w: no VERSION within %v", ErrProtocol, c.hello)
 		case err != nil:
 			return err
 		}
