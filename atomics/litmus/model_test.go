@@ -3,6 +3,8 @@ package litmus_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/mlxvfio/mlxvfio/atomics"
 	"github.com/mlxvfio/mlxvfio/atomics/litmus"
 	"github.com/mlxvfio/mlxvfio/internal/prm"
+	"github.com/mlxvfio/mlxvfio/internal/vfiouser"
 	"github.com/mlxvfio/mlxvfio/queues"
 	"github.com/mlxvfio/mlxvfio/sim"
 )
@@ -256,4 +259,33 @@ func TestModelDeterministic(t *testing.T) {
 	first := run(5)
 	require.Equal(t, first, run(5))
 	require.NotEqual(t, first.Rows, run(6).Rows)
+}
+
+// Over a vfio-user socket the same device keeps the same guarantees.
+func TestOverSocket(t *testing.T) {
+	dir, err := os.MkdirTemp("", "litmus")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	path := filepath.Join(dir, "sock")
+	l, err := vfiouser.Listen(path)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	c := chip(t, "sim:cx5")
+	go func() { done <- vfiouser.Serve(ctx, l, c.Function(0), vfiouser.Options{}) }()
+	t.Cleanup(func() { cancel(); <-done })
+	tr, err := vfiouser.Dial(ctx, path, vfiouser.Options{})
+	require.NoError(t, err)
+	h, err := mlxvfio.Open(context.Background(), tr, mlxvfio.Options{CompletionVectors: 1})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, h.Close(context.Background())) })
+	a := host(t, h, "a")
+	first, vectors := h.CompletionVectors()
+	require.NotEmpty(t, vectors)
+	a.Vector, a.Index = vectors[0], uint16(first)
+	b := build(t, litmus.BuildOptions{Name: "socket", Responder: a})
+	card, err := litmus.Run(bounded(t), &b.Rig, litmus.Options{Seed: 2, Scale: 0.1})
+	show(t, card)
+	require.NoError(t, err)
+	require.NoError(t, card.Err())
 }
