@@ -221,7 +221,7 @@ func Idle(ds ...*DataPath) atomics.Idle {
 		events = events && d.EventMode()
 	}
 	return func(ctx context.Context) error {
-		if err := stuck(ctx, ds, events); err != nil {
+		if err := stuck(ds, events); err != nil {
 			return err
 		}
 		if !events {
@@ -267,7 +267,7 @@ func waitAny(outer context.Context, ds []*DataPath) error {
 const polledLooks = 1 << 10
 
 // stuck looks, now and then, whether the devices live and something completes.
-func stuck(_ context.Context, ds []*DataPath, events bool) error {
+func stuck(ds []*DataPath, events bool) error {
 	first := ds[0]
 	if first.spins++; !events && first.spins%polledLooks != 0 {
 		return nil
@@ -296,7 +296,7 @@ func stuck(_ context.Context, ds []*DataPath, events bool) error {
 		}
 	}
 	if quiet := now.Sub(first.since); quiet > first.o.Stuck {
-		return &StuckError{Name: first.o.Name, After: quiet.Round(time.Second)}
+		return &StuckError{Name: first.o.Name, After: quiet.Round(10 * time.Millisecond)}
 	}
 	return nil
 }
