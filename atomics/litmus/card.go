@@ -81,14 +81,14 @@ func (c *Card) broken(test string, keep func(Row) bool) bool {
 // they do not, and writes are torn, semaphores released by WRITE and histories with
 // WRITEs break by that.
 func (c *Card) blame(sequential atomics.Fault) {
-	any := func(Row) bool { return true }
+	every := func(Row) bool { return true }
 	cause := sequential
-	lost := c.broken(testAdds, any) || c.broken(testMutex, func(r Row) bool { return strings.Contains(r.Subject, byCAS) })
+	lost := c.broken(testAdds, every) || c.broken(testMutex, func(r Row) bool { return strings.Contains(r.Subject, byCAS) })
 	switch {
 	case cause != atomics.NoFault:
 	case lost:
 		cause = atomics.FaultLostUpdate
-	case c.broken(testTorn, any):
+	case c.broken(testTorn, every):
 		cause = atomics.FaultTornWrite
 	default:
 		return
