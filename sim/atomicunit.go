@@ -6,7 +6,8 @@ import (
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
 
-// The atomic unit (atomics.md 7.1 to 7.3): what an atomic does to the words of
+// The atomic unit (MLNX_OFED documentation, "Advanced Transport"; UCX
+// rc_mlx5.inl): what an atomic does to the words of
 // memory, in the words of the request. It knows no keys and no packets.
 
 // maxAtomic is the largest operand in bytes.
@@ -108,7 +109,7 @@ func (a *atomicReq) word(i int, old uint64) uint64 {
 }
 
 // addFields adds within fields: the carry out of bit i enters bit i+1 only where
-// boundary has no bit i (atomics.md 7.1). Each word is an adder of its own
+// boundary has no bit i (MLNX_OFED documentation). Each word is an adder of its own
 // (ruling A6).
 func addFields(v, add, boundary uint64, bits uint) uint64 {
 	// Without the top bits of fields no carry leaves a field; those bits are then
@@ -122,7 +123,7 @@ func addFields(v, add, boundary uint64, bits uint) uint64 {
 type memOrder uint8
 
 const (
-	orderHost memOrder = iota // as the host's own numbers: the usual one (atomics.md 7.3)
+	orderHost memOrder = iota // as the host's own numbers: the usual one
 	orderBig                  // most significant byte first
 )
 

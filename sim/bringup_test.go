@@ -56,7 +56,7 @@ func TestBringUp(t *testing.T) {
 			slices.Sort(back)
 			require.Equal(t, r.pages, back, "every page comes back, once")
 			r.ok(cmd(prm.OpDisableHCA, 0, 16), 16)
-			require.Equal(t, State{Phase: "off", NICInterface: "FULL_DRIVER", Mappings: 1, MapCalls: 1, Vectors: 4, Handles: 1}, r.chip.State(0))
+			require.Equal(t, State{Phase: "off", NICInterface: "FULL_DRIVER", Mappings: 1, MapCalls: 1, Vectors: 4, Handles: 1, Faults: []string{}}, r.chip.State(0))
 
 			// Second life without a reset.
 			r.pages, r.next = nil, 1<<20

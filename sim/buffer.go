@@ -63,7 +63,7 @@ func (f *function) readRecord(addr uint64) (v uint32, ok bool) {
 
 // pageList parses n addresses of pages of 1<<shift bytes; false if one is not
 // aligned. Linux and rdma-core leave permission bits in the low bits of user
-// memory's entries, which loose lets through (behaviour.md 2).
+// memory's entries, which loose lets through (rdma-core leaves permission bits there).
 func pageList(raw []byte, n uint64, shift uint, loose bool) ([]uint64, bool) {
 	l := make([]uint64, n)
 	for i := range l {

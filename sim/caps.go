@@ -66,8 +66,9 @@ func queryHCACap(f *function, c *call) synd {
 }
 
 // writable lists the fields that SET_HCA_CAP changes; everything else in its
-// input is ignored, as Linux relies on when it sends zeros (behaviour.md 9, and
-// the fields that Linux's handle_hca_cap writes, caps.md 4.3).
+// input is ignored: Linux sends zeros beside the endianness mode of the atomic
+// capabilities. The fields are those that Linux main.c (handle_hca_cap and the
+// functions beside it) and rdma-core mlx5_vfio.c write.
 var writable = map[prm.CapType][]string{
 	prm.CapGeneral: {
 		"log_max_qp", "pkey_table_size", "cmdif_checksum", "log_uar_page_sz", "uar_4k", "num_of_uars_per_page",
@@ -80,8 +81,8 @@ var writable = map[prm.CapType][]string{
 	prm.CapGeneral2: {"sw_vhca_id_valid"},
 }
 
-// ODP's per-transport support bits, writable as a whole (behaviour.md 9): the
-// transport and the memory page fault scheme.
+// ODP's per-transport support bits, writable as a whole (Linux main.c,
+// handle_hca_cap_odp): the transport and the memory page fault scheme.
 var writableODP = [][2]int{{0x10, 0x24}, {0x50, 0x64}}
 
 func setHCACap(f *function, c *call) synd {

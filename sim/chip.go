@@ -140,27 +140,28 @@ func (c *Chip) unmapped(iova, end uint64) {
 // Counters are what a function has seen since the chip was made. Resets do not
 // clear them.
 type Counters struct {
-	DMAReads, DMAWrites uint64
-	DMAFaults           uint64 // not mapped, or mapped read-only
-	DMAAfterClose       uint64 // those of them in memory that was mapped before: taken away too early
-	DMABlocked          uint64 // bus mastering off
-	LastFaultIOVA       uint64
-	Interrupts          uint64
-	InterruptsLost      uint64 // vector not attached, or a fault
-	Commands            uint64
-	CommandsFailed      uint64 // answered with a status other than OK
-	CommandsDropped     uint64 // in flight when a reset or the last close came
-	DeliveryErrors      uint64
-	DoorbellsIgnored    uint64 // slot not owned by the device, in flight, or no queue
-	Events              uint64
-	EventsLost          uint64 // EQ full or unwritable, or no EQ for a command
-	Completions         uint64 // entries of completion queues
-	Packets             uint64 // sent by the data engine, lost ones too
-	CQErrors            uint64 // completion queues overrun or not writable
-	PagesUnmapped       uint64 // host unmapped pages that firmware could still use
-	PagesDropped        uint64 // pages that firmware forgot instead of returning
-	BARUnsupported      uint64 // access with memory decoding off or not in D0
-	Resets              uint64
+	DMAReads         uint64 `json:"dma_reads"`
+	DMAWrites        uint64 `json:"dma_writes"`
+	DMAFaults        uint64 `json:"dma_faults"`      // not mapped, or mapped read-only
+	DMAAfterClose    uint64 `json:"dma_after_close"` // those of them in memory that was mapped before: taken away too early
+	DMABlocked       uint64 `json:"dma_blocked"`     // bus mastering off
+	LastFaultIOVA    uint64 `json:"last_fault_iova"`
+	Interrupts       uint64 `json:"interrupts"`
+	InterruptsLost   uint64 `json:"interrupts_lost"` // vector not attached, or a fault
+	Commands         uint64 `json:"commands"`
+	CommandsFailed   uint64 `json:"commands_failed"`  // answered with a status other than OK
+	CommandsDropped  uint64 `json:"commands_dropped"` // in flight when a reset or the last close came
+	DeliveryErrors   uint64 `json:"delivery_errors"`
+	DoorbellsIgnored uint64 `json:"doorbells_ignored"` // slot not owned by the device, in flight, or no queue
+	Events           uint64 `json:"events"`
+	EventsLost       uint64 `json:"events_lost"`     // EQ full or unwritable, or no EQ for a command
+	Completions      uint64 `json:"completions"`     // entries of completion queues
+	Packets          uint64 `json:"packets"`         // sent by the data engine, lost ones too
+	CQErrors         uint64 `json:"cq_errors"`       // completion queues overrun or not writable
+	PagesUnmapped    uint64 `json:"pages_unmapped"`  // host unmapped pages that firmware could still use
+	PagesDropped     uint64 `json:"pages_dropped"`   // pages that firmware forgot instead of returning
+	BARUnsupported   uint64 `json:"bar_unsupported"` // access with memory decoding off or not in D0
+	Resets           uint64 `json:"resets"`
 }
 
 // Counters gives the counters of function i.
@@ -172,28 +173,28 @@ func (c *Chip) Counters(i int) Counters {
 
 // State is what firmware and queues of a function hold now.
 type State struct {
-	Phase        string // off, enabled, issi, init, torn-down
-	NICInterface string
-	ISSI         int
-	Pages        int // pages that firmware holds
-	PagesWanted  int // outstanding request: > 0 wants, < 0 offers
-	InFlight     int // commands accepted and not completed
-	EQs          int
-	UARs         int
-	PDs          int
-	MKeys        int
-	UMEMs        int
-	UCTXs        int
-	CQs          int
-	QPs          int
-	SRQs         int // SRQs, RMPs and XRC SRQs
-	XRCDs        int
-	Counters     int // Q counters
-	Mappings     int // of the function's I/O address space
-	MapCalls     uint64
-	Vectors      int // attached
-	Handles      int // open transports
-	Faults       []string
+	Phase        string   `json:"phase"` // off, enabled, issi, init, torn-down
+	NICInterface string   `json:"nic_interface"`
+	ISSI         int      `json:"issi"`
+	Pages        int      `json:"pages"`        // pages that firmware holds
+	PagesWanted  int      `json:"pages_wanted"` // outstanding request: > 0 wants, < 0 offers
+	InFlight     int      `json:"in_flight"`    // commands accepted and not completed
+	EQs          int      `json:"eqs"`
+	UARs         int      `json:"uars"`
+	PDs          int      `json:"pds"`
+	MKeys        int      `json:"mkeys"`
+	UMEMs        int      `json:"umems"`
+	UCTXs        int      `json:"uctxs"`
+	CQs          int      `json:"cqs"`
+	QPs          int      `json:"qps"`
+	SRQs         int      `json:"srqs"` // SRQs, RMPs and XRC SRQs
+	XRCDs        int      `json:"xrcds"`
+	Counters     int      `json:"q_counters"` // Q counters
+	Mappings     int      `json:"mappings"`   // of the function's I/O address space
+	MapCalls     uint64   `json:"map_calls"`
+	Vectors      int      `json:"vectors"` // attached
+	Handles      int      `json:"handles"` // open transports
+	Faults       []string `json:"faults"`
 }
 
 // State gives the state of function i.

@@ -95,7 +95,8 @@ func (f *function) postCQE(q *cq, e *prm.CQE64, solicited bool) bool {
 }
 
 // fireCQ raises the completion event of an armed queue that holds what it waits
-// for. Like that of event queues, arming is a level (behaviour.md 1).
+// for. Like that of event queues, arming is a level: mlx5_ib's arm does not look at
+// the ring, so it relies on an event for what is there already.
 func (f *function) fireCQ(q *cq) {
 	switch q.armed {
 	case cqArmed:
@@ -164,7 +165,7 @@ func (f *function) async(ev *prm.EQE) {
 	f.postEQE(q, ev)
 }
 
-// Resource kinds of QP events (wqe-cqe-eqe.md 6.12).
+// Resource kinds of QP events (Linux device.h, MLX5_EVENT_QUEUE_TYPE_*).
 const (
 	eventOfQP = 0
 	eventOfRQ = 1
@@ -207,7 +208,7 @@ func (f *function) dbrOf(inUMEM bool, id uint32, addr uint64) (dbr uint64, u *um
 	return b.addr(0), u, syndOK
 }
 
-// Fields of user memory that the layouts lack: rdma-core's mlx5_ifc.h has them,
-// and the judge's probe writes them there.
+// Fields of user memory that Linux's layouts lack: rdma-core's mlx5_ifc.h has
+// them.
 func cqcRecordUMEM(c *prm.CQC) uint32 { return binary.BigEndian.Uint32(c[0x04:]) }
 func qpcRecordUMEM(c *prm.QPC) uint32 { return binary.BigEndian.Uint32(c[0xe4:]) }

@@ -24,7 +24,7 @@ func macOf(a *prm.RoceAddrLayout) uint64 {
 	return uint64(a.SourceMAC47_32())<<32 | uint64(a.SourceMAC31_0())
 }
 
-// RoCE packet types in a completion (wqe-cqe-eqe.md 6.7).
+// RoCE packet types in a completion (rdma-core mlx5 cq.c).
 const (
 	roceGRH  = 0
 	roceIPv6 = 1

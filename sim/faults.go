@@ -14,9 +14,9 @@ import (
 // Fault describes a fault that can be raised with SetFault, a fault= word of the
 // device name, or tell.
 type Fault struct {
-	Name    string
-	Arg     string // grammar of the argument; empty where there is none
-	Meaning string
+	Name    string `json:"name"`
+	Arg     string `json:"arg"` // grammar of the argument; empty where there is none
+	Meaning string `json:"meaning"`
 }
 
 // Selector of the command faults: which commands, and which of them.

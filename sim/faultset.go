@@ -81,7 +81,7 @@ func (s *faultSet) find(name string) *fault {
 func (s *faultSet) has(name string) bool { return s.find(name) != nil }
 
 func (s *faultSet) names() []string {
-	var n []string
+	n := []string{}
 	for _, x := range s.list {
 		n = append(n, FaultSpec{x.kind.Name, x.arg}.String())
 	}

@@ -218,6 +218,9 @@ func TestSetCaps(t *testing.T) {
 	require.EqualValues(t, 14, prm.AsCmdHCACap(query(prm.CapGeneral, 1)).LogMaxQP())
 }
 
+// notPublic matches names that no reader of the model's sources could look up.
+const notPublic = `\.md\b|judge|errat|demand \d|decisions? [A-Z]\d|UNVERIFIED`
+
 // TestValues: every value has a tag and a source, and the ConnectX-4's
 // capabilities are real but where the port was turned.
 func TestValues(t *testing.T) {
@@ -229,6 +232,7 @@ func TestValues(t *testing.T) {
 		for _, v := range c.Values() {
 			require.Contains(t, []Tag{Real, Derived, Chosen}, v.Tag, "%+v", v)
 			require.NotEmpty(t, v.Source, "%+v", v)
+			require.NotRegexp(t, notPublic, v.Source)
 			require.NotEmpty(t, v.Value, "%+v", v)
 			require.False(t, seen[v.Where+v.Name], "%+v twice", v)
 			seen[v.Where+v.Name] = true
@@ -248,5 +252,6 @@ func TestValues(t *testing.T) {
 		require.NotEmpty(t, r.Name)
 		require.NotEmpty(t, r.Text)
 		require.NotEmpty(t, r.Source)
+		require.NotRegexp(t, notPublic, r.Source+r.Text)
 	}
 }

@@ -27,8 +27,8 @@ func init() {
 	handle(prm.OpDestroyCQ, onlyInit, 1, destroyCQ).refuses(syndNoCQ, syndOK)
 }
 
-// Where both commands describe a buffer in user memory: rdma-core's mlx5_ifc.h,
-// and the judge's probe writes it there. cq_umem_valid is in the layouts.
+// Where both commands describe a buffer in user memory: rdma-core's mlx5_ifc.h
+// has these fields, Linux's does not. cq_umem_valid is in the layouts.
 func cqUMEM(in []byte) (off uint64, id uint32, valid bool) {
 	return binary.BigEndian.Uint64(in[0x50:]), binary.BigEndian.Uint32(in[0x58:]), in[0x5c]&0x80 != 0
 }

@@ -24,7 +24,7 @@ func init() {
 }
 
 // Sizes of a QP's parts in its buffer: the receive queue comes first
-// (wqe-cqe-eqe.md 6.1).
+// (Linux mlx5_ib qp.c).
 const wqeBlock = 64
 
 func rqBytes(c *prm.QPC) uint64 {
@@ -373,7 +373,7 @@ func (f *function) checkQP(q *qp, c *prm.QPC, to prm.QPState) synd {
 }
 
 // checkPath: the port is 1, the tables have the indexes, and a RoCE path has a
-// global header (contexts.md 5.4).
+// global header (Linux mlx5_ifc.h, ads).
 func (f *function) checkPath(p *prm.ADS, whole bool) synd {
 	switch {
 	case p.VHCAPortNum() != 1, int(p.PkeyIndex()) >= f.pkeys():
@@ -392,7 +392,7 @@ func (f *function) checkPath(p *prm.ADS, whole bool) synd {
 func (f *function) hasAtomics() bool { return f.general().Atomic() }
 
 // hasAtomicMode: 1 needs the two standard operations and their 8 bytes, the
-// others their largest size in the bitmap (atomics.md 7.4, 7.5).
+// others their largest size in the bitmap (Linux mlx5_ib qp.c, get_atomic_mode; UCX).
 func (f *function) hasAtomicMode(m prm.AtomicMode) bool {
 	a := prm.AsAtomicCaps(f.caps.current(prm.CapAtomic))
 	bytes := map[prm.AtomicMode]uint16{prm.AtomicModeIBSpec: 8, prm.AtomicModeOnly8B: 8, prm.AtomicModeUpTo8B: 8,

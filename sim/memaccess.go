@@ -78,7 +78,8 @@ func (f *function) keyFor(a accessor, key uint32, need right, va, n uint64) (*mk
 }
 
 // page translates an address under a direct key and tells how many bytes follow
-// it in one piece (behaviour.md 2).
+// it in one piece. Entry 0 is the page of start_addr, as mlx5_ib and rdma-core fill
+// the list.
 func (k *mkey) page(va uint64) (iova, run uint64, ok bool) {
 	if k.mode == modePA {
 		return va, ^uint64(0), true

@@ -177,7 +177,7 @@ func readPTYS(f *function, img []byte) synd {
 	return syndOK
 }
 
-// vls8 is the code of VL0 to VL7 (one of 1, 2, 4, 8, 15: judge demand 6).
+// vls8 is the code of VL0 to VL7 (mlx5_ib takes 1, 2, 4, 8 and 15).
 const vls8 = 8
 
 func readPVLC(f *function, img []byte) synd {

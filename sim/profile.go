@@ -16,7 +16,7 @@ type profile struct {
 	port      PortType
 	firmware  Version
 	psid      string
-	hwID      uint32 // hardware device id (pci-ids.md 11.1)
+	hwID      uint32 // hardware device id (mstflint tools_dev_types.c)
 	linkWidth uint32 // PCIe lanes
 	linkSpeed uint32 // PCIe generation
 
@@ -112,7 +112,7 @@ func (p *capPair) apply(fields []capField) {
 // ibPort turns a device's port from Ethernet to InfiniBand. The capture is of an
 // Ethernet port, so an InfiniBand ConnectX-4 is derived.
 var ibPort = []capField{
-	general("port_type", 0, Real, "0 is InfiniBand (caps.md 4.3)"),
+	general("port_type", 0, Real, "0 is InfiniBand (Linux mlx5_ifc.h, MLX5_CAP_PORT_TYPE_IB)"),
 	general("ib_virt", 1, Derived, "lets drivers use QUERY_HCA_VPORT_CONTEXT, as rdma-core does on InfiniBand ports"),
 	general("eth_net_offloads", 0, Derived, "an InfiniBand port has no Ethernet offloads"),
 	general("nic_flow_table", 0, Derived, "no NIC flow tables without Ethernet offloads"),

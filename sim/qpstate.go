@@ -36,7 +36,7 @@ type transition struct {
 	optional optionalParams
 }
 
-// optionalParams are the masks of contexts.md 5.8. XRC is as RC, except where
+// optionalParams are the masks of Linux mlx5_ib qp.c (opt_mask). XRC is as RC, except where
 // the table has none.
 type optionalParams struct{ rc, uc, ud, xrc prm.OptParam }
 
@@ -91,7 +91,7 @@ func transitionOf(op prm.Opcode) *transition {
 	return &transitions[i]
 }
 
-// takeInit: who may do what here, from which port (contexts.md 5.3). PD, CQs and
+// takeInit: who may do what here, from which port (Linux mlx5_ib qp.c). PD, CQs and
 // pm_state stay as created: Linux repeats them, rdma-core's users leave them 0.
 func takeInit(to, from *prm.QPC) {
 	takeRRE(to, from)

@@ -110,7 +110,7 @@ func accessReg(f *function, c *call) synd {
 func readDTOR(_ *function, img []byte) synd {
 	d := prm.AsDtorReg(img)
 	*d = prm.DtorReg{}
-	// Linux's own defaults (init-segment.md 1.6), so that reading them changes nothing.
+	// Linux's own defaults (Linux lib/tout.c), so that reading them changes nothing.
 	setTimeout(d.PCIEToggleTO(), 2*time.Second)
 	setTimeout(d.HealthPollTO(), 2*time.Second)
 	setTimeout(d.FullCrdumpTO(), 60*time.Second)

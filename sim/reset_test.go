@@ -27,6 +27,7 @@ func TestResetDropsObjects(t *testing.T) {
 			want := State{
 				Phase: "off", NICInterface: r.chip.State(0).NICInterface,
 				Mappings: before.Mappings, MapCalls: before.MapCalls, Vectors: before.Vectors, Handles: before.Handles,
+				Faults: []string{},
 			}
 			require.Equal(t, want, r.chip.State(0), "the host's mappings, vectors and handles stay, nothing of the device's")
 		})

@@ -284,7 +284,8 @@ func (f *function) read(q *qp, p *packet) {
 	f.owe(q, answer{psn: p.psn, va: p.vaddr, rkey: p.rkey, length: p.length, psns: n})
 }
 
-// atomicSize tells whether a QP's atomic_mode allows an atomic (atomics.md 7.5).
+// atomicSize tells whether a QP's atomic_mode allows an atomic (Linux
+// mlx5_ifc.h and driver.h name the modes).
 func (q *qp) atomicSize(size int, masked bool) bool {
 	switch q.atomicMode {
 	case prm.AtomicModeNone:

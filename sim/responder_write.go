@@ -19,8 +19,8 @@ const tornChance = 4
 const tornPause = 50 * time.Microsecond
 
 // unit tells whether a WRITE is carried out as one: the QP has atomic writes, and
-// it lies in one aligned block of the size of the QP's largest atomic
-// (atomics.md 7.7).
+// it lies in one aligned block of the size of the QP's largest atomic. The rule
+// is a public article's alone; NVIDIA's GPUDirect code sets the bit.
 func (q *qp) unit(va uint64, n uint32) bool {
 	most := uint64(q.largestAtomic())
 	return q.atomicWrites && most > 0 && va%most+uint64(n) <= most

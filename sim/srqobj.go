@@ -3,7 +3,7 @@ package sim
 import "github.com/mlxvfio/mlxvfio/internal/prm"
 
 // srqKind tells the three kinds of shared receive queue apart. They share one
-// number space (behaviour.md 6).
+// number space (mlx5_ib finds all three in one table).
 type srqKind uint8
 
 const (

@@ -10,7 +10,7 @@ import (
 // ConnectX-4; the pages below hold the initialization segment and MSI-X.
 const firstUAR = 0x10
 
-// Offsets of doorbells in a UAR page (wqe-cqe-eqe.md 6.11).
+// Offsets of doorbells in a UAR page (Linux doorbell.h and eq.c; OpenBSD if_mcx.c).
 const (
 	doorbellCQ    = 0x20
 	doorbellEQArm = 0x40

@@ -19,11 +19,11 @@ const (
 
 // Value is one value the device shows.
 type Value struct {
-	Where  string // "pci", "init segment", "pages", "adapter", "cap GENERAL max"…
-	Name   string
-	Value  string
-	Tag    Tag
-	Source string
+	Where  string `json:"where"` // "pci", "init segment", "pages", "adapter", "cap GENERAL max"…
+	Name   string `json:"name"`
+	Value  string `json:"value"`
+	Tag    Tag    `json:"tag"`
+	Source string `json:"source"`
 }
 
 // goldenSource names the capture the ConnectX-4 profile is made of.
@@ -41,25 +41,26 @@ func (c *Chip) Values() []Value {
 	p := c.prof
 	var l []Value
 	add := func(where, name, v string, s sourced) { l = append(l, Value{where, name, v, s.tag, s.src}) }
-	facts := sourced{Real, "pci-ids.md"}
-	add("pci", "device id", fmt.Sprintf("15b3:%04x", p.deviceID), facts)
-	add("pci", "class", map[PortType]string{PortIB: "0x0207", PortEth: "0x0200"}[c.port], sourced{Derived, "judge demand 12: the class matches the port type"})
+	ids := sourced{Real, "Debian pci.ids"}
+	lspci := sourced{Real, "published lspci of a BlueField-2"}
+	add("pci", "device id", fmt.Sprintf("15b3:%04x", p.deviceID), ids)
+	add("pci", "class", map[PortType]string{PortIB: "0x0207", PortEth: "0x0200"}[c.port], sourced{Derived, "PCI class codes: 0x0207 is an InfiniBand controller, 0x0200 an Ethernet controller; mlx5 has both"})
 	add("pci", "subsystem", fmt.Sprintf("15b3:%04x", p.subsystem), sourced{Chosen, "no source"})
-	add("pci", "BAR 0", "32 MiB, 64-bit, prefetchable", facts)
-	add("pci", "MSI-X", "64 vectors, table at BAR 0 + 0x2000, PBA at + 0x3000", facts)
+	add("pci", "BAR 0", "32 MiB, 64-bit, prefetchable", lspci)
+	add("pci", "MSI-X", "64 vectors, table at BAR 0 + 0x2000, PBA at + 0x3000", lspci)
 	add("pci", "link", fmt.Sprintf("generation %d, %d lanes", p.linkSpeed, p.linkWidth), p.srcLink)
 	firmware := p.srcFirmware
 	if c.fwRev != p.firmware {
 		firmware = sourced{Chosen, "the fw= word"}
 	}
 	add("init segment", "firmware", c.fwRev.String(), firmware)
-	add("init segment", "cmd_interface_rev", fmt.Sprint(cmdInterfaceRev), sourced{Real, "init-segment.md: every driver requires it"})
-	add("init segment", "queue", "32 entries of 64 bytes", sourced{Real, "command-interface.md 2.7"})
+	add("init segment", "cmd_interface_rev", fmt.Sprint(cmdInterfaceRev), sourced{Real, "Linux cmd.c, rdma-core mlx5_vfio.c and OpenBSD if_mcx.c refuse any other"})
+	add("init segment", "queue", "32 entries of 64 bytes", sourced{Real, "Linux cmd.c: 32 at most, one page; entries of mlx5_ifc.h, cmd_queue_entry"})
 	add("init segment", "cmd_exec_to", p.cmdExecTO.String(), p.srcTimeouts)
 	add("init segment", "cmd_q_init_to", p.cmdQInitTO.String(), p.srcTimeouts)
 	add("init segment", "internal timer", fmt.Sprintf("%d kHz", p.clockKHz), p.srcClock)
-	add("init segment", "health counter", "one every "+healthTick.String(), sourced{Chosen, "no source states a rate (errata (d))"})
-	add("init segment", "hw_id", fmt.Sprintf("%#x", p.hwID), sourced{Real, "pci-ids.md 11.1"})
+	add("init segment", "health counter", "one every "+healthTick.String(), sourced{Chosen, "no source states a rate; Linux health.c and rdma-core only want it to move"})
+	add("init segment", "hw_id", fmt.Sprintf("%#x", p.hwID), sourced{Real, "mstflint tools_dev_types.c"})
 	add("issi", "supported", fmt.Sprintf("%#x", p.issi), p.srcISSI)
 	add("pages", "boot", fmt.Sprint(p.bootPages), p.srcBoot)
 	add("pages", "init", fmt.Sprint(p.initPages), p.srcInit)
