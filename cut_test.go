@@ -3,8 +3,6 @@ package mlxvfio_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -238,6 +236,8 @@ func TestLooseDevice(t *testing.T) {
 		}
 		h, err := mlxvfio.Open(t.Context(), tr, o)
 		require.NoError(t, err)
+		_, err = h.OpenData(t.Context(), mlxvfio.DataOptions{Name: "path"})
+		require.NoError(t, err)
 		pages := h.Ledger().Outstanding
 		tr.deaf.Store(true)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -255,10 +255,9 @@ func TestLooseDevice(t *testing.T) {
 		}
 		require.Equal(t, pages, ce.Ledger.Outstanding, "the claim stands")
 		require.ErrorContains(t, err, "may still reach the memory it was given")
-		names := strings.Builder{}
-		fmt.Fprint(&names, o.Space.Close())
-		for _, n := range []string{"firmware pages", "command queue", "command mailboxes", "command EQ", "async EQ", "pages EQ"} {
-			require.Contains(t, names.String(), n)
+		names := o.Space.Close().Error()
+		for _, n := range []string{"firmware pages", "command queue", "command mailboxes", "command EQ", "async EQ", "pages EQ", "path"} {
+			require.Contains(t, names, n)
 		}
 	}
 }

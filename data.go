@@ -379,8 +379,12 @@ func (s *dataPathSet) list() []*DataPath {
 	return slices.Clone(s.open)
 }
 
-// downData gives back what is still open when the function is closed.
+// downData gives back what is still open when the function is closed. The queues
+// of a device that is loose keep their memory.
 func (h *HCA) downData(ctx context.Context, live bool) error {
+	if h.loose {
+		return nil
+	}
 	var errs []error
 	for _, d := range slices.Backward(h.dataPaths.list()) {
 		if !live {
