@@ -34,6 +34,7 @@ type qpFlow struct {
 	retries  uint8
 	rnrs     uint8
 	rnrWait  bool // until the peer's RNR timer has run off
+	asked    bool // an answer was missed and is asked for again
 	failing  bool // an operation failed and waits for its turn to complete
 	draining bool // SQD: the event is still to come
 	timer    bool // an event of the scheduler will look at deadline

@@ -393,8 +393,11 @@ func (f *function) through(q *qp, psn uint32) bool {
 			return true
 		case o.outbound():
 			if at := (o.psn + o.got) & counter24; psnDiff(psn, at) >= 0 {
-				q.tally(qImpliedNakSeqErr)
-				f.again(q, at)
+				if !fl.asked { // once for all that comes behind the gap
+					fl.asked = true
+					q.tally(qImpliedNakSeqErr)
+					f.again(q, at)
+				}
 				return false
 			}
 			fl.progress(psn)
@@ -413,7 +416,7 @@ func (f *function) through(q *qp, psn uint32) bool {
 func (fl *qpFlow) progress(psn uint32) {
 	if at := (psn + 1) & counter24; psnDiff(at, fl.acked) > 0 {
 		fl.acked = at
-		fl.retries, fl.rnrs = 0, 0
+		fl.retries, fl.rnrs, fl.asked = 0, 0, false
 	}
 }
 
