@@ -9,7 +9,7 @@ import (
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 )
 
-// Bits of atomic_operations (prm/caps.md section 4.5).
+// Bits of atomic_operations (Linux device.h, MLX5_ATOMIC_OPS_*).
 const (
 	OpCmpSwap uint16 = 1 << iota
 	OpFetchAdd
@@ -21,7 +21,7 @@ var operationNames = []string{"CMP_SWAP", "FETCH_ADD", "EXT_CMP_SWAP", "EXT_FETC
 
 // Caps are the atomic capabilities of a device: what QUERY_HCA_CAP answers for
 // type 3, and the two fields of type 0 that concern atomics. The sizes are in no
-// other place; the initialization segment does not have them (prm/errata.md h).
+// other place; the initialization segment does not have them.
 type Caps struct {
 	// Operations is a set of OpCmpSwap, OpFetchAdd, OpExtCmpSwap, OpExtFetchAdd.
 	Operations uint16 `json:"operations"`
@@ -67,7 +67,7 @@ func ParseCaps(atomic, general []byte) (Caps, error) {
 	a := prm.AsAtomicCaps(atomic)
 	c.Operations, c.SizesQP, c.SizesDC = a.AtomicOperations(), a.AtomicSizeQP(), a.AtomicSizeDC()
 	c.Mode, c.ModeSelectable = a.AtomicReq8BEndiannessMode(), a.SupportedAtomicReq8BEndiannessMode1()
-	// Reserved in Linux' header; rdma-core's and UCX's have them (caps.md 4.5).
+	// Reserved in Linux' header; rdma-core's and UCX's have them (atomic_caps).
 	c.PCIFetchAdd = binary.BigEndian.Uint16(atomic[0x50:])
 	c.PCISwap = binary.BigEndian.Uint16(atomic[0x52:])
 	c.PCICompareSwap = binary.BigEndian.Uint16(atomic[0x54:])

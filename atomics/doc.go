@@ -24,6 +24,7 @@
 // a device that treats its words as big-endian numbers, a 2-byte counter is two
 // bytes with the most significant one first, whatever the host is.
 //
-// Sources: decisions A1 to A10 and prm/atomics.md, which name theirs (Linux
-// qp.h and main.c, rdma-core qp.c, UCX ib_mlx5.h, a public hardware probe).
+// Sources: Linux qp.h and main.c, rdma-core qp.c, UCX ib_mlx5.h and rc_mlx5.inl,
+// NVIDIA's MLNX_OFED documentation ("Advanced Transport"), a public program that
+// probes masked atomics on hardware; rulings A1 to A10 of docs/sources.md.
 package atomics

@@ -11,7 +11,7 @@ import (
 // one; it is good for any number of posts. The zero value is no request.
 type Request struct {
 	// Opcode and Opmod go to the control segment: 0x11 and 0x12 for plain 8-byte
-	// operations, else 0x14 and 0x15 with opmod 8 | (log2(Size) − 2) (decision A4).
+	// operations, else 0x14 and 0x15 with opmod 8 | (log2(Size) − 2) (ruling A4).
 	Opcode prm.WQEOpcode
 	Opmod  uint8
 	// Addr is the address of the word for the remote address segment, a multiple
@@ -30,7 +30,7 @@ type Request struct {
 }
 
 // operands of a masked compare-and-swap in the order of the WQE; a masked
-// fetch-add has the add and the boundary (prm/atomics.md section 7.2).
+// fetch-add has the add and the boundary (UCX rc_mlx5.inl).
 const (
 	argSwap = iota
 	argCompare
@@ -87,7 +87,7 @@ func (r *Request) ArgsSize() int {
 }
 
 // PutArgs writes the atomic part of the WQE to dst, big-endian as all sources
-// have it (decision A2), padding included, and returns its size. It panics as a
+// have it (ruling A2), padding included, and returns its size. It panics as a
 // slice bound does if dst is shorter than ArgsSize.
 func (r *Request) PutArgs(dst []byte) int {
 	n := r.ArgsSize()
@@ -109,7 +109,7 @@ func (r *Request) PutArgs(dst []byte) int {
 
 // place is where a variable lies: the address of its word, the size of the word
 // and the shift of the variable in it. For 1 and 2 bytes the shift depends on
-// the order of the word in memory (prm/atomics.md section 7.6).
+// the order of the word in memory (ruling A1).
 func place(addr uint64, size int, order Order) (word uint64, s int, shift uint8) {
 	if size >= 4 {
 		return addr, size, 0
@@ -249,7 +249,7 @@ func (o *Op) putCS(r *Request, i int, swap, compare, swapMask, compareMask uint6
 // Extract gets the old value of the variable, up to 8 bytes, out of the reply:
 // the Size bytes that the device wrote to the local buffer, in the order it
 // returns words. Bits of the word outside the variable mean nothing and are cut
-// off (decision A7). Above 8 bytes use ExtractWide. It allocates nothing and
+// off (ruling A7). Above 8 bytes use ExtractWide. It allocates nothing and
 // panics as a slice bound does if the reply is shorter than Size.
 func (r *Request) Extract(reply []byte, order Order) uint64 {
 	return order.load(reply[:wordSize(r.Size)]) >> r.shift & r.mask

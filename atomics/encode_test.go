@@ -19,7 +19,7 @@ func TestForms(t *testing.T) {
 		opmod  uint8
 		args   int
 	}{
-		// Plain only for plain 8-byte forms (decision A4).
+		// Plain only for plain 8-byte forms (ruling A4).
 		{Op{Kind: CompareSwap, Size: 8}, 0x11, 0, 16},
 		{Op{Kind: FetchAdd, Size: 8}, 0x12, 0, 16},
 		{Op{Kind: FetchAdd, Size: 8, Boundary: 1 << 31}, 0x15, 9, 16},
@@ -148,7 +148,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A 2-byte variable at offset 1 can be said, and is flagged (decision A8).
+// A 2-byte variable at offset 1 can be said, and is flagged (ruling A8).
 func TestNotNaturallyAligned(t *testing.T) {
 	var r Request
 	op := Op{Kind: FetchAdd, Size: 2, Addr: 0x2001, Value: 5}
@@ -241,7 +241,7 @@ func TestApplyByHand(t *testing.T) {
 	res, m = run(Op{Kind: MaskedCompareSwap, Size: 1, Addr: 4, Compare: 0x00, CompareMask: 0x0f, Value: 0xff, SwapMask: 0x81}, LittleEndian)
 	require.True(t, res.Stored)
 	require.Equal(t, byte(0xd1), m[4])
-	// One compare over 16 bytes, all or nothing (decision A5).
+	// One compare over 16 bytes, all or nothing (ruling A5).
 	wide := append(append([]byte(nil), mem...), mem...)
 	lo := LittleEndian.Load(mem)
 	op := Op{Kind: CompareSwap, Size: 16, Wide: &Wide{Compare: []uint64{lo, lo + 1}, Value: []uint64{1, 2}}}
@@ -249,7 +249,7 @@ func TestApplyByHand(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, res.Stored)
 	require.Equal(t, append(append([]byte(nil), mem...), mem...), wide)
-	// No carry from one word of 8 bytes to the next (decision A6).
+	// No carry from one word of 8 bytes to the next (ruling A6).
 	ones := []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 5, 0, 0, 0, 0, 0, 0, 0}
 	_, err = Apply(ones, 0, &Op{Kind: FetchAdd, Size: 16, Wide: &Wide{Value: []uint64{1, 0}}}, LittleEndian)
 	require.NoError(t, err)

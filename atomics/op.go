@@ -6,7 +6,7 @@ import "fmt"
 type Kind uint8
 
 // The operations. Swap, And, Or and Xor are derived from masked compare-and-swap
-// and masked fetch-add (prm/atomics.md section 7.1, UCX rc_mlx5.inl).
+// and masked fetch-add (UCX rc_mlx5.inl).
 const (
 	// CompareSwap stores Value if the variable equals Compare.
 	CompareSwap Kind = iota
@@ -82,7 +82,7 @@ func ParseKind(s string) (Kind, error) {
 func (k Kind) adds() bool { return k == FetchAdd || k == Xor || k == MaskedFetchAdd }
 
 // MaxSize is the largest variable in bytes that a WQE can carry the operands of:
-// a WQE has at most 63 units of 16 bytes (decision W4).
+// a WQE has at most 63 units of 16 bytes (ruling W4).
 func (k Kind) MaxSize() int {
 	if k.adds() {
 		return 256
@@ -96,8 +96,8 @@ func (k Kind) MaxSize() int {
 // variable; bits outside it are refused.
 //
 // From 16 bytes on the operands are lists of 8-byte words in the order of their
-// addresses, in Wide. The comparison is one, all or nothing (decision A5); each
-// word adds for itself, nothing is carried from one to the next (decision A6).
+// addresses, in Wide. The comparison is one, all or nothing (ruling A5); each
+// word adds for itself, nothing is carried from one to the next (ruling A6).
 type Op struct {
 	Kind Kind
 	Addr uint64
@@ -171,7 +171,7 @@ func (o *Op) Check() error {
 	return o.checkWide()
 }
 
-// checkPlace refuses targets no aligned word holds (decisions A8 and A10).
+// checkPlace refuses targets no aligned word holds (rulings A8 and A10).
 func (o *Op) checkPlace() error {
 	switch {
 	case o.Size == 1:
@@ -270,5 +270,5 @@ func (o *Op) wideOperand(i int, compare, masks, boundary bool) (string, []uint64
 
 // NaturallyAligned tells whether the variable lies at a multiple of its size. A
 // 2-byte variable at offset 1 of its word does not: it works, and is flagged
-// (decision A8).
+// (ruling A8).
 func (o *Op) NaturallyAligned() bool { return o.Addr&uint64(o.Size-1) == 0 }

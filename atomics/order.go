@@ -7,11 +7,12 @@ import (
 
 // Order is the byte order of a word: of the word in the responder's memory as
 // the device calculates with it, or of the word it returns. Which one a device
-// uses is a property of the device that Probe finds (decision A1).
+// uses is a property of the device that Probe finds (ruling A1).
 type Order uint8
 
 // The orders. The zero value is what little-endian hosts see on the hardware
-// that has been probed (prm/atomics.md section 7.3).
+// that has been probed (a public program that
+// checks masked atomics).
 const (
 	LittleEndian Order = iota
 	BigEndian
@@ -21,7 +22,7 @@ const (
 )
 
 // HostOrder is the byte order of this host: what to assume of a responder like
-// this one until it has been probed (decision A1).
+// this one until it has been probed (ruling A1).
 func HostOrder() Order {
 	var b [2]byte
 	binary.NativeEndian.PutUint16(b[:], 1)
@@ -34,7 +35,7 @@ func HostOrder() Order {
 // ReplyOrder is the order in which the returned word of an operation of size
 // bytes is documented to arrive, in endianness mode 0 or 1 of the requester's
 // capabilities: big-endian, except that mode 1 gives 8-byte words in the
-// requester's own order (Linux MLX5_ATOMIC_REQ_MODE_HOST_ENDIANNESS; decision A3).
+// requester's own order (Linux MLX5_ATOMIC_REQ_MODE_HOST_ENDIANNESS; ruling A3).
 func ReplyOrder(size int, mode uint8) Order {
 	if size == 8 && mode == 1 {
 		return HostOrder()
@@ -101,5 +102,5 @@ func (o Order) Load(b []byte) uint64 { return o.load(b) }
 func (o Order) Store(b []byte, v uint64) { o.store(b, v) }
 
 // wordSize is the size of one word of an argument of s bytes: the device counts
-// in 4-byte words for s = 4, in 8-byte words above (prm/atomics.md section 7.2).
+// in 4-byte words for s = 4, in 8-byte words above (the same program).
 func wordSize(s int) int { return min(s, 8) }

@@ -33,7 +33,7 @@ type Profile struct {
 }
 
 // Assume is the profile of a device that has not been probed: the orders of the
-// facts, for a responder host like this one (decisions A1 and A3).
+// facts, for a responder host like this one (rulings A1 and A3).
 func Assume(c Caps) Profile {
 	p := Profile{MaxAtomicSize: c.MaxAtomicSize()}
 	for f := range c.forms() {

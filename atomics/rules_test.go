@@ -56,7 +56,7 @@ func TestParseCaps(t *testing.T) {
 	require.ErrorContains(t, err, "10 bytes")
 }
 
-// Linux' rule, value by value (prm/atomics.md section 7.5).
+// Linux' rule, value by value (mlx5_ib qp.c, get_atomic_mode).
 func TestAtomicMode(t *testing.T) {
 	for _, c := range []struct {
 		ops, sizes uint16

@@ -31,7 +31,8 @@ type Row struct {
 	Opmod  uint8 `json:"opmod"`
 }
 
-// matrixOps are the operations of prm/atomics.md section 7.6 in its order.
+// matrixOps are the operations of the tables in the order in which they are
+// printed.
 var matrixOps = []struct {
 	kind     Kind
 	name     string

@@ -106,7 +106,7 @@ func TestEncodeEqualsFacts(t *testing.T) {
 	}
 }
 
-// The derived rows say what prm/atomics.md says below the matrices: OR stores
+// The derived rows are UCX's derivations (rc_mlx5.inl) inside a field: OR stores
 // v<<shift, AND the zeros of v inside the field, XOR has the whole field as
 // boundary.
 func TestDerivedRows(t *testing.T) {

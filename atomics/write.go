@@ -6,7 +6,7 @@ import "fmt"
 // atomic_like_write_en is one atomic operation: it lies in one naturally aligned
 // block of the largest atomic size of the responder's QP, (addr mod maxSize) + n ≤
 // maxSize. maxSize is a power of two, 0 where no write is atomic. The rule comes
-// from a public article alone (prm/atomics.md section 7.7); package litmus tells
+// from a public article alone (docs/sources.md); package litmus tells
 // whether a device keeps it. A write of no bytes is trivially atomic.
 func WriteIsAtomic(addr uint64, n, maxSize int) bool {
 	if n == 0 {

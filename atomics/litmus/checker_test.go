@@ -141,10 +141,7 @@ func TestLinearizeLongHistories(t *testing.T) {
 
 // simulate makes a history of n swaps on 8 bytes by some callers at once.
 func simulate(rng *rand.Rand, n, callers int) []Event {
-	type call struct {
-		event int
-		at    int
-	}
+	type call struct{ event int }
 	var events []Event
 	var state uint64
 	clock := 0
