@@ -11,8 +11,7 @@ import (
 type Order uint8
 
 // The orders. The zero value is what little-endian hosts see on the hardware
-// that has been probed (a public program that
-// checks masked atomics).
+// that has been probed (a public program that checks masked atomics).
 const (
 	LittleEndian Order = iota
 	BigEndian
