@@ -33,7 +33,7 @@ var realFunction func(t testing.TB) vfio.Transport
 // right order; what a test makes and leaves is reported by the close.
 func newBench(t testing.TB, words string) *bench {
 	t.Helper()
-	o := mlxvfio.Options{CompletionVectors: 1}
+	o := mlxvfio.Options{CompletionVectors: 1, Memory: vfio.MemoryHeap} // the race detector sees no other
 	if realFunction != nil {
 		b := &bench{t: t}
 		b.openOn(realFunction(t), 0, o)
@@ -52,14 +52,6 @@ func openBench(t testing.TB, words string, o mlxvfio.Options) *bench {
 	b := &bench{t: t, chip: c}
 	b.open(0, o)
 	return b
-}
-
-// second opens another function of the same model.
-func (b *bench) second(i int) *bench {
-	b.t.Helper()
-	o := &bench{t: b.t, chip: b.chip}
-	o.open(i, mlxvfio.Options{CompletionVectors: 1})
-	return o
 }
 
 func (b *bench) open(i int, o mlxvfio.Options) {

@@ -190,13 +190,13 @@ var loopbackOps = []struct {
 		require.Equal(l.t, p, at(l.bmem, 77, big))
 	}},
 	{"atomic write", func(l *link) {
-		max := l.a.SQ.PeerAtomic()
-		p := fill(l.amem, 0, max, 4)
-		require.NoError(l.t, l.a.SQ.Write(1, queues.Signalled, l.akey.SGE(0, uint32(max)), l.bkey.Remote(uint64(4*max))))
+		most := l.a.SQ.PeerAtomic()
+		p := fill(l.amem, 0, most, 4)
+		require.NoError(l.t, l.a.SQ.Write(1, queues.Signalled, l.akey.SGE(0, uint32(most)), l.bkey.Remote(uint64(4*most))))
 		l.a.SQ.Ring()
 		l.good(l.acq, 1)
-		require.Equal(l.t, p, at(l.bmem, 4*max, max))
-		require.ErrorIs(l.t, l.a.SQ.Write(1, queues.Signalled, l.akey.SGE(0, uint32(max)), l.bkey.Remote(uint64(4*max+1))), queues.ErrNotAtomicWrite)
+		require.Equal(l.t, p, at(l.bmem, 4*most, most))
+		require.ErrorIs(l.t, l.a.SQ.Write(1, queues.Signalled, l.akey.SGE(0, uint32(most)), l.bkey.Remote(uint64(4*most+1))), queues.ErrNotAtomicWrite)
 	}},
 	{"write with immediate", func(l *link) {
 		p := fill(l.amem, 0, 64, 5)

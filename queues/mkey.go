@@ -149,7 +149,7 @@ func (d *Dev) planMKey(op string, o *MKeyOptions) (p mkeyPlan, err error) {
 	if o.Access&RemoteAtomic != 0 && d.Caps.known() && d.Caps.AtomicMode() == prm.AtomicModeNone {
 		return p, refuse(op, "Access", vfio.ErrNotSupported, "the device has no atomics; leave RemoteAtomic out")
 	}
-	have, bus := uint64(0), uint64(0)
+	var have, bus uint64
 	if o.Buffer != nil {
 		have, bus = uint64(o.Buffer.Size()), o.Buffer.IOVA()
 	} else {

@@ -279,61 +279,62 @@ func (a *end) step(b *end, s *step) prm.CQESyndrome {
 	return 0
 }
 
-func (b *end) take() slot {
-	t := b.slots[0]
-	b.slots = b.slots[1:]
-	b.taken++
+func (a *end) take() slot {
+	t := a.slots[0]
+	a.slots = a.slots[1:]
+	a.taken++
 	return t
 }
 
 // receive puts a message into the next receive WQE; false if it does not fit: the
 // packets before the one that does not are there all the same.
-func (b *end) receive(s *step, d []byte) bool {
-	t := b.take()
+func (a *end) receive(s *step, d []byte) bool {
+	t := a.take()
 	if room := t.room(); len(d) > room {
-		b.scatter(t.pieces, d[:room/b.mtu*b.mtu])
-		b.recvs = append(b.recvs, want{wrid: t.wrid, recv: true, op: prm.CQERespErr, syndrome: prm.CQESyndLocalLengthErr, bytes: -1})
-		c := &b.counters
+		a.scatter(t.pieces, d[:room/a.mtu*a.mtu])
+		a.recvs = append(a.recvs, want{wrid: t.wrid, recv: true, op: prm.CQERespErr, syndrome: prm.CQESyndLocalLengthErr, bytes: -1})
+		c := &a.counters
 		c.SetRespLocalLengthError(c.RespLocalLengthError() + 1)
 		c.SetRespCQEError(c.RespCQEError() + 1)
 		c.SetRespRemoteInvalidRequest(c.RespRemoteInvalidRequest() + 1)
-		b.fail()
+		a.fail()
 		return false
 	}
-	b.scatter(t.pieces, d)
+	a.scatter(t.pieces, d)
 	w := want{wrid: t.wrid, recv: true, op: prm.CQERespSend, bytes: len(d)}
 	if s.imm {
 		w.op, w.imm = prm.CQERespSendImm, s.value
 	}
-	b.recvs = append(b.recvs, w)
+	a.recvs = append(a.recvs, w)
 	return true
 }
 
 // fail ends a queue pair: its receive WQEs are flushed.
-func (b *end) fail() {
-	b.state = prm.QPStateErr
-	b.flush()
+func (a *end) fail() {
+	a.state = prm.QPStateErr
+	a.flush()
 }
 
-func (b *end) flush() {
-	if b.shared {
+func (a *end) flush() {
+	if a.shared {
 		return
 	}
-	for len(b.slots) > 0 {
-		t := b.take()
-		b.recvs = append(b.recvs, want{wrid: t.wrid, recv: true, op: prm.CQERespErr, syndrome: prm.CQESyndWrFlushErr, bytes: -1})
-		b.counters.SetRespCQEFlushError(b.counters.RespCQEFlushError() + 1)
+	for len(a.slots) > 0 {
+		t := a.take()
+		a.recvs = append(a.recvs, want{wrid: t.wrid, recv: true, op: prm.CQERespErr, syndrome: prm.CQESyndWrFlushErr, bytes: -1})
+		a.counters.SetRespCQEFlushError(a.counters.RespCQEFlushError() + 1)
 	}
 }
 
-// atomic carries an atomic out on b's memory and hands the old value to a.
-func (b *end) atomic(a *end, s *step) {
+// atomic carries an atomic out on its memory and hands the old value to the
+// requester.
+func (a *end) atomic(requester *end, s *step) {
 	width := min(s.n, 8)
 	words := s.n / width
 	old, now := make([]uint64, words), make([]uint64, words)
 	equal := true
 	for i := range words {
-		m := b.mem[s.remote+i*width:]
+		m := a.mem[s.remote+i*width:]
 		if width == 4 {
 			old[i] = uint64(binary.LittleEndian.Uint32(m))
 		} else {
@@ -354,7 +355,7 @@ func (b *end) atomic(a *end, s *step) {
 	}
 	var reply []byte
 	for i := range words {
-		m := b.mem[s.remote+i*width:]
+		m := a.mem[s.remote+i*width:]
 		if equal && width == 4 {
 			binary.LittleEndian.PutUint32(m, uint32(now[i]))
 		} else if equal {
@@ -363,14 +364,14 @@ func (b *end) atomic(a *end, s *step) {
 		switch {
 		case width == 4:
 			reply = binary.BigEndian.AppendUint32(reply, uint32(old[i]))
-		case s.n == 8 && a.hostOrder:
+		case s.n == 8 && requester.hostOrder:
 			reply = binary.LittleEndian.AppendUint64(reply, old[i])
 		default:
 			reply = binary.BigEndian.AppendUint64(reply, old[i])
 		}
 	}
-	a.scatter(s.pieces, reply)
-	b.counters.SetRxAtomicRequests(b.counters.RxAtomicRequests() + 1)
+	requester.scatter(s.pieces, reply)
+	a.counters.SetRxAtomicRequests(a.counters.RxAtomicRequests() + 1)
 }
 
 // addBits is the definition of the masked fetch-and-add, bit by bit: the carry out

@@ -193,7 +193,7 @@ func newBed(t *testing.T, i int) *bed {
 
 func newEnd(t *testing.T, c *sim.Chip, i int, srq bool, o queues.QPOptions) *realEnd {
 	b := &bench{t: t, chip: c}
-	b.open(i, mlxvfio.Options{Polled: true, PollInterval: time.Millisecond})
+	b.open(i, mlxvfio.Options{Polled: true, PollInterval: time.Millisecond, Memory: vfio.MemoryHeap})
 	return moreEnd(b, srq, o)
 }
 

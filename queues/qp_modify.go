@@ -272,11 +272,12 @@ func (q *QP) Modify(ctx context.Context, op prm.Opcode, c *prm.QPC, mask prm.Opt
 	if allowed := AllowedOptParams(op, st); mask&^allowed != 0 {
 		return &OptMaskError{QPN: q.number, Opcode: op, Type: st, Bits: mask &^ allowed, Allowed: allowed}
 	}
-	to, why, ok := QPTransition(q.state, op)
+	to, _, ok := QPTransition(q.state, op)
 	if !ok {
 		if _, err := q.Query(ctx); err != nil {
 			return err
 		}
+		var why string
 		if to, why, ok = QPTransition(q.state, op); !ok {
 			return &StateError{QPN: q.number, Opcode: op, State: q.state, Why: why}
 		}
