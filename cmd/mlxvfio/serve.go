@@ -34,7 +34,7 @@ as vfio-user:PATH.`
 	c.Flags().StringArrayVar(&sockets, "socket", nil, "socket to serve a function on; may be repeated")
 	c.Flags().StringVar(&control, "control", "", "socket that takes words at run time (see tell)")
 	c.Flags().StringVar(&link, "link", "", "socket that joins this model's wire with that of another one")
-	c.Flags().BoolVar(&what, "list", false, "list profiles, faults and words, with SIM also where its values come from; serve nothing")
+	c.Flags().BoolVar(&what, "list", false, "list profiles, words, faults and rulings; with SIM its values and where they come from; serve nothing")
 	return c
 }
 
@@ -204,11 +204,12 @@ func (r *served) text(w io.Writer) {
 
 // serveWords is what serve and the SIM words know.
 type serveWords struct {
-	Profiles []string    `json:"profiles"`
-	Default  string      `json:"default_profile"`
-	Words    []wordRow   `json:"words"`
-	Faults   []sim.Fault `json:"faults"`
-	Control  []wordRow   `json:"control"`
+	Profiles []string     `json:"profiles"`
+	Default  string       `json:"default_profile"`
+	Words    []wordRow    `json:"words"`
+	Faults   []sim.Fault  `json:"faults"`
+	Control  []wordRow    `json:"control"`
+	Rulings  []sim.Ruling `json:"rulings"`
 }
 
 type wordRow struct {
@@ -230,7 +231,7 @@ func (a *app) serveWords(args []string) error {
 		return errors.Join(a.print("serve-values/1", &modelValues{Model: o.String(), Values: chip.Values()}), chip.Close())
 	}
 	return a.print("serve-list/1", &serveWords{
-		Profiles: sim.Profiles(), Default: sim.DefaultProfile, Faults: sim.Faults(), Control: controlWords,
+		Profiles: sim.Profiles(), Default: sim.DefaultProfile, Faults: sim.Faults(), Control: controlWords, Rulings: sim.Rulings(),
 		Words: []wordRow{
 			{"port=ib|eth", "link layer of the port"},
 			{"fw=X.Y.Z", "firmware version"},
@@ -253,6 +254,10 @@ func (r *serveWords) text(w io.Writer) {
 		rows = append(rows, []string{"  " + sim.FaultSpec{Name: f.Name, Arg: f.Arg}.String(), f.Meaning})
 	}
 	table(w, rows)
+	fmt.Fprintln(w, "\nrulings, where sources are silent or disagree")
+	for _, x := range r.Rulings {
+		fmt.Fprintf(w, "  %s: %s (%s)\n", x.Name, x.Text, x.Source)
+	}
 }
 
 // modelValues are the values a model shows and where they come from.

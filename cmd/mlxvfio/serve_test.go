@@ -122,6 +122,11 @@ func TestServeList(t *testing.T) {
 		require.Contains(t, text, p)
 		require.Contains(t, o["profiles"], p)
 	}
+	require.Len(t, o["rulings"], len(sim.Rulings()))
+	require.Equal(t, sim.Rulings()[0].Name, o["rulings"].([]any)[0].(map[string]any)["name"])
+	for _, x := range sim.Rulings() {
+		require.Contains(t, text, x.Name+": "+x.Text)
+	}
 	require.Contains(t, text, "fw=X.Y.Z")
 	require.Regexp(t, `firmware +14\.12\.1220 +real `, works(t, "serve", "cx4", "--list"))
 	require.Equal(t, "sim:cx4", object(t, "serve-values/1", "serve", "cx4", "--list")["model"])

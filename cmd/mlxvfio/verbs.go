@@ -16,6 +16,7 @@ func (a *app) verbs() []*cobra.Command {
 		a.atomicVerb(),
 		a.litmusVerb(),
 		a.benchVerb(),
+		a.microbenchVerb(),
 		a.serveVerb(),
 		a.tellVerb(),
 		a.versionVerb(),
