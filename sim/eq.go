@@ -9,7 +9,7 @@ import (
 const (
 	eqeBytes  = 64
 	counter24 = 1<<24 - 1
-	// firstEQN is the first event queue number, as on the golden ConnectX-4.
+	// firstEQN is the first event queue number, as on the captured ConnectX-4.
 	firstEQN = 0x10
 )
 

@@ -43,7 +43,7 @@ type firmware struct {
 }
 
 // signing tells whether completed entries are signed: until INIT_HCA always, as
-// the golden ConnectX-4 did, and after it while checksums are on.
+// the captured ConnectX-4 did, and after it while checksums are on.
 func (w *firmware) signing() bool { return w.phase != phaseInit || w.checksum }
 
 // checksums tells whether inputs are verified and output mailboxes signed.

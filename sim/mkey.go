@@ -14,8 +14,8 @@ const (
 	firstQPN  = 0x40
 	firstSRQN = 0x10
 
-	// Keys of QUERY_SPECIAL_CONTEXTS. 0x100 ends a scatter list (W10,
-	// contexts.md); the others are choices.
+	// Keys of QUERY_SPECIAL_CONTEXTS. 0x100 ends a scatter list (Linux
+	// MLX5_INVALID_LKEY); the others are choices.
 	terminateMKey = 0x100
 	reservedLKey  = 0x200
 	nullMKey      = 0x300

@@ -459,7 +459,7 @@ func (f *function) answered(q *qp, p *packet) {
 }
 
 // hostOrderReplies: the order of 8-byte answers is a choice of the requester's
-// driver (atomics.md 7.3).
+// driver (Linux main.c, handle_hca_cap_atomic).
 func (f *function) hostOrderReplies() bool {
 	return prm.AsAtomicCaps(f.caps.current(prm.CapAtomic)).AtomicReq8BEndiannessMode() == 1
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 )
 
-// firstUAR is the first index that ALLOC_UAR hands out, as on the golden
+// firstUAR is the first index that ALLOC_UAR hands out, as on the captured
 // ConnectX-4; the pages below hold the initialization segment and MSI-X.
 const firstUAR = 0x10
 

@@ -27,7 +27,7 @@ type Value struct {
 }
 
 // goldenSource names the capture the ConnectX-4 profile is made of.
-const goldenSource = "capture of a ConnectX-4, firmware 14.12.1220 (golden)"
+const goldenSource = "capture of a ConnectX-4, firmware 14.12.1220 (trace published with Snabb)"
 
 // sourced is a tag with its source.
 type sourced struct {
