@@ -226,3 +226,36 @@ func TestClosedDevice(t *testing.T) {
 	mkey.Release()
 	require.ErrorIs(t, pd.Free(ctx), cmdif.ErrClosed, "it has no users any more")
 }
+
+// Waiting for completions allocates nothing, once the channel has seen its CQs.
+func TestEventChannelAllocatesNothing(t *testing.T) {
+	b := newBench(t, "sim:cx5")
+	bare, err := b.dev.NewEventChannel(t.Context(), queues.EventChannelOptions{Name: "bare", UAR: b.uar})
+	require.NoError(t, err)
+	cq, err := b.dev.CreateCQ(t.Context(), queues.CQOptions{Name: "bare", EQ: bare.EQ(), UAR: b.uar})
+	require.NoError(t, err)
+	q, err := b.dev.CreateQP(t.Context(), queues.QPOptions{PD: b.pd, SendCQ: cq, UAR: b.uar})
+	require.NoError(t, err)
+	require.NoError(t, q.ConnectLoopback(t.Context(), queues.ConnectOptions{}))
+	ctx := ctxOf(t)
+	var c [1]queues.Completion
+	round := func() {
+		cq.Arm(false)
+		if err := q.SQ.Nop(1, queues.Signalled); err != nil {
+			t.Error(err)
+		}
+		q.SQ.Ring()
+		if fired, err := bare.Wait(ctx); err != nil || len(fired) != 1 || fired[0] != cq {
+			t.Error(fired, err)
+		}
+		if n, err := cq.Poll(c[:]); n != 1 || err != nil {
+			t.Error(n, err)
+		}
+	}
+	round()
+	require.Zero(t, testing.AllocsPerRun(200, round))
+	require.Zero(t, bare.Stray())
+	require.NoError(t, q.Destroy(ctx))
+	require.NoError(t, cq.Destroy(ctx))
+	require.NoError(t, bare.Close(ctx))
+}

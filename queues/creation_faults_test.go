@@ -229,3 +229,44 @@ func TestCreationUnanswered(t *testing.T) {
 		}
 	}
 }
+
+// A queue pair that can be neither finished nor destroyed is not handed out; its
+// memory stays until the device is reset, and the objects it used are free.
+func TestCreationAbandoned(t *testing.T) {
+	for _, fault := range [][2]string{{"lost", "DESTROY_QP"}, {"status", "DESTROY_QP=INT_ERR"}} {
+		ctx := t.Context()
+		c, err := sim.New(sim.Options{})
+		require.NoError(t, err)
+		w := drivertest.Watch(c.Function(0))
+		h, err := mlxvfio.Open(ctx, w, mlxvfio.Options{CommandTimeout: 300 * time.Millisecond})
+		require.NoError(t, err)
+		d := h.Queues()
+		uar, err := d.AllocUAR(ctx)
+		require.NoError(t, err)
+		pd, err := d.AllocPD(ctx)
+		require.NoError(t, err)
+		ch, err := d.NewEventChannel(ctx, queues.EventChannelOptions{UAR: uar})
+		require.NoError(t, err)
+		cq, err := d.CreateCQ(ctx, queues.CQOptions{Name: "mine", EQ: ch.EQ(), UAR: uar})
+		require.NoError(t, err)
+		before := d.Space.Stats().LiveBytes
+
+		require.NoError(t, c.SetFault("status", "QUERY_QP=INT_ERR"))
+		require.NoError(t, c.SetFault(fault[0], fault[1]))
+		_, err = d.CreateQP(ctx, queues.QPOptions{Name: "test", PD: pd, SendCQ: cq, UAR: uar})
+		require.ErrorIs(t, err, cmdif.Status(prm.StatusInternal))
+		require.ErrorContains(t, err, "destroy the queue pair test")
+		require.Greater(t, d.Space.Stats().LiveBytes, before, "the device has the queue pair still")
+		require.NoError(t, c.ClearFault(""))
+
+		// The driver lets its CQ go; firmware does not, as long as the queue pair is.
+		err = cq.Destroy(ctx)
+		require.ErrorIs(t, err, cmdif.Status(prm.StatusResBusy))
+		err = h.Close(ctx)
+		require.ErrorContains(t, err, "mine CQ", "the CQ was left to the close")
+		require.NotContains(t, err.Error(), "test QP", "what was abandoned is accounted for")
+		w.Check(t)
+		require.Zero(t, c.Counters(0).DMAFaults)
+		require.NoError(t, c.Close())
+	}
+}
