@@ -165,6 +165,33 @@ func TestByInterrupt(t *testing.T) {
 	require.NoError(t, c.Err())
 }
 
+// Events are taken as they come, also while there is always something to poll: an
+// event queue that fills up loses them.
+func TestEventsAreTaken(t *testing.T) {
+	chip := chip(t, "sim:cx5")
+	h := open(t, chip)
+	a := host(t, h, "a")
+	first, vectors := h.CompletionVectors()
+	require.NotEmpty(t, vectors)
+	a.Vector, a.Index = vectors[0], uint16(first)
+	b := build(t, litmus.BuildOptions{Name: "events", Responder: a, NoProbe: true})
+	conn := b.Rig.Requesters[0].Conn
+	ctx := bounded(t)
+	before := chip.Counters(0)
+	for i := range 600 {
+		require.NoError(t, conn.SQ.Nop(uint64(i), queues.Signalled))
+		conn.SQ.Ring()
+		var c [1]queues.Completion
+		n, err := conn.CQ.Poll(c[:])
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.NoError(t, b.Rig.Idle(ctx))
+	}
+	after := chip.Counters(0)
+	require.Greater(t, after.Events, before.Events+256)
+	require.Equal(t, before.EventsLost, after.EventsLost)
+}
+
 // Queue pairs without atomic writes make no promise, and the card says what is to
 // be seen.
 func TestWithoutAtomicWrites(t *testing.T) {
