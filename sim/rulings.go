@@ -80,7 +80,7 @@ func Rulings() []Ruling {
 		{"unaligned atomics", "refused with a NAK, invalid request", "IB; not seen on hardware"},
 		{"interrupted WRITEs", "a WRITE that need not be atomic is interrupted once in four, at a random byte, for at most 50 µs; atomic_like_write_en makes a WRITE atomic inside one aligned block of the QP's largest atomic", "a public article alone; the seed decides"},
 		{"indirect keys", "the keys that an indirect key names are asked for local rights; remote rights are checked at the key that the peer names", "no source"},
-		{"window", "a queue has at most 256 operations and 512 packets that are not acknowledged, and asks for an acknowledgement every 64 packets of a long message", "no source"},
+		{"window", "a queue has at most 256 operations outstanding and 512 request packets that are not acknowledged, and asks for an acknowledgement every 64 packets of a long message", "no source"},
 		{"credits", "acknowledgements count none", "IB allows it"},
 		{"vendor syndrome", "the syndrome's number with bit 7", "real ones are not published"},
 		{"syndromes without a cause", "MW_BIND_ERR and REMOTE_ABORTED_ERR: the model has no memory windows and aborts nothing", "IB"},
