@@ -17,23 +17,26 @@ type Completion struct {
 	// ByteLen is the number of bytes received, read, or returned by an atomic.
 	// Of other send WQEs it means nothing.
 	ByteLen uint32
+	// Opcode is the kind of completion.
+	Opcode prm.CQEOpcode
+	// Syndrome is the reason of a failure, 0 for success.
+	Syndrome prm.CQESyndrome
+	// SendOpcode is the operation that completed; of receives it means nothing.
+	SendOpcode prm.WQEOpcode
+	// Vendor is the vendor syndrome of a failure.
+	Vendor uint8
+
+	// What follows is about received messages; of send WQEs it may hold anything.
+
+	// Bits hold more facts about a receive.
+	Bits CompletionBits
+	// RemoteLID is the sender's LID; on Ethernet two bytes of its MAC address.
+	RemoteLID uint16
 	// Imm is the immediate data of a received message, or the memory key it
 	// invalidated.
 	Imm uint32
 	// RemoteQPN is the sender of a datagram.
 	RemoteQPN uint32
-	// RemoteLID is the sender's LID; on Ethernet two bytes of its MAC address.
-	RemoteLID uint16
-	// Opcode is the kind of completion.
-	Opcode prm.CQEOpcode
-	// SendOpcode is the operation that completed; of receives it means nothing.
-	SendOpcode prm.WQEOpcode
-	// Syndrome is the reason of a failure, 0 for success.
-	Syndrome prm.CQESyndrome
-	// Vendor is the vendor syndrome of a failure.
-	Vendor uint8
-	// Bits hold more facts about a receive.
-	Bits CompletionBits
 }
 
 // CompletionBits are facts about a received message.

@@ -1,11 +1,14 @@
 package queues
 
+import "math/bits"
+
 // peer is what a CQ knows of a queue pair whose WQEs complete on it.
 type peer struct {
 	qpn uint32
-	sq  *SendQueue
-	rq  *RecvQueue
-	srq *SRQRing
+	who uint32     // the number as the word with the opcode holds it, read as little-endian
+	sq  *SendQueue // noSends if it has none here
+	rq  *RecvQueue // nil if it has none here
+	srq *SRQRing   // the same
 	// first is the first failure that was not a flush, flushed the number of
 	// flushes, since the queue pair was attached or forgotten.
 	first   *CompletionError
@@ -14,7 +17,11 @@ type peer struct {
 
 // nobody stands for a queue pair that is not attached: its number is none a CQE
 // can bear. It is never written.
-var nobody = peer{qpn: ^uint32(0)}
+var nobody = peer{qpn: ^uint32(0), sq: &noSends}
+
+// noSends has no WQE under way, so that Poll need not ask whether there is a
+// queue.
+var noSends SendQueue
 
 // peers finds a peer by its 24-bit number: a hash table with open addressing, at
 // most half full, so that a CQ shared by many queue pairs costs a load or two
@@ -47,7 +54,7 @@ func (t *peers) get(qpn uint32) *peer {
 	if p := t.find(qpn); p != &nobody {
 		return p
 	}
-	p := &peer{qpn: qpn}
+	p := &peer{qpn: qpn, who: bits.ReverseBytes32(qpn), sq: &noSends}
 	if t.n++; 2*t.n > len(t.slots) {
 		t.rebuild(max(2*len(t.slots), 8), p)
 	} else {

@@ -55,53 +55,57 @@ func (r *CQRing) fail(ci uint32, err error, e *prm.CQE64, format string, a ...an
 	return x
 }
 
-// other handles whatever is not the success of a send WQE. With an error it says
-// how many entries were used up: none if the queue cannot go on.
+// other handles the entry at the consumer index, whatever it is, and steps over
+// it unless the queue cannot go on.
 //
 //go:noinline
-func (r *CQRing) other(c *Completion, e *prm.CQE64, p *peer, ci uint32) (used uint32, err *CQError) {
+func (r *CQRing) other(c *Completion, e *prm.CQE64) error {
+	ci, p := r.ci, r.last
 	if f := e.Format(); f != prm.CQEFormatNoInline {
-		return 0, r.fail(ci, ErrCQE, e, "format %d (%s) is not supported; create the CQ without compression and the queue pairs without inline scatter", f, f)
+		return r.fail(ci, ErrCQE, e, "format %d (%s) is not supported; create the CQ without compression and the queue pairs without inline scatter", f, f)
 	}
+	r.ci++
+	r.at += cqeSize
+	r.rec.store(recordConsumer, r.ci&ciMask)
 	if p == &nobody {
-		return 1, r.fail(ci, ErrUnknownQueue, e, "QP %#x; attach a queue pair before it posts, and detach it after it is destroyed", e.QPN())
+		return r.fail(ci, ErrUnknownQueue, e, "QP %#x; attach a queue pair before it posts, and detach it after it is destroyed", e.QPN())
 	}
 	op, index := e.Opcode(), e.WQECounter()
 	failed := op == prm.CQEReqErr || op == prm.CQERespErr
+	// Only the first failure of a queue pair is shown with its WQE.
+	keep := failed && p.first == nil && prm.AsErrCQE(e[:]).Syndrome() != prm.CQESyndWrFlushErr
 	var wqe []byte
 	var wrid uint64
 	var ok bool
 	switch op {
 	case prm.CQEReq, prm.CQEReqErr:
-		if p.sq != nil {
-			if failed {
-				wqe = p.sq.snapshot(index)
-			}
-			wrid, ok = p.sq.retire(index)
+		if keep {
+			wqe = p.sq.snapshot(index)
 		}
+		wrid, ok = p.sq.retire(index)
 	case prm.CQERespWrImm, prm.CQERespSend, prm.CQERespSendImm, prm.CQERespSendInv, prm.CQERespErr:
 		switch {
 		case p.srq != nil:
-			if failed {
+			if keep {
 				wqe = p.srq.snapshot(index)
 			}
 			wrid, ok = p.srq.retire(index)
 		case p.rq != nil:
-			if failed {
+			if keep {
 				wqe = p.rq.snapshot(index)
 			}
 			wrid, ok = p.rq.retire(index)
 		}
 	default:
-		return 1, r.fail(ci, ErrCQE, e, "opcode %#x (%s) is not supported", uint8(op), op)
+		return r.fail(ci, ErrCQE, e, "opcode %#x (%s) is not supported", uint8(op), op)
 	}
 	if !ok {
-		return 1, r.fail(ci, ErrNotOutstanding, e, "QP %#x has no WQE %#x under way; queue pair and CQ do not agree, reset the queue pair", p.qpn, index)
+		return r.fail(ci, ErrNotOutstanding, e, "QP %#x has no WQE %#x under way; queue pair and CQ do not agree, reset the queue pair", p.qpn, index)
 	}
 	*c = Completion{WRID: wrid, QPN: p.qpn, Opcode: op, SendOpcode: e.SWQEOpcode()}
 	if failed {
 		r.failed(c, prm.AsErrCQE(e[:]), p, wqe)
-		return 1, nil
+		return nil
 	}
 	c.ByteLen = e.ByteCnt()
 	if op != prm.CQEReq {
@@ -113,7 +117,7 @@ func (r *CQRing) other(c *Completion, e *prm.CQE64, p *peer, ci uint32) (used ui
 			c.Bits |= WasSolicited
 		}
 	}
-	return 1, nil
+	return nil
 }
 
 // failed notes a WQE that failed. Only the first failure of a queue pair is kept
@@ -194,7 +198,9 @@ func (r *CQRing) Break(err error, detail string) {
 func (r *CQRing) close() {
 	e := make([]byte, cqeSize)
 	e[cqeSize-1] = cqeNever
-	r.mem, r.buf, r.mask, r.log, r.ci = vfio.MemOf(e), e, 0, 0, 0
+	r.mem, r.buf, r.mask, r.log = vfio.MemOf(e), e, 0, 0
+	r.seek(0)
+	r.last = &nobody
 	spare := make([]byte, RecordSize)
 	r.rec = newRecord(vfio.MemOf(spare))
 	r.broken.Store(&CQError{Name: r.name, CQN: r.cqn, Err: vfio.ErrClosed})
@@ -254,7 +260,7 @@ func (r *CQRing) Forget(qpn uint32) {
 		}
 	}
 	if gone > 0 {
-		r.ci += gone
+		r.seek(r.ci + gone)
 		toDevice()
 		r.rec.store(recordConsumer, r.ci&ciMask)
 	}
@@ -280,7 +286,7 @@ func (r *CQRing) Arm(solicitedOnly bool) {
 	}
 	r.rec.store(recordArm, v)
 	toDevice()
-	r.db.ring(UARCQDoorbell, uint64(v)<<32|uint64(r.cqn))
+	r.db.ring(r.db.at+UARCQDoorbell, uint64(v)<<32|uint64(r.cqn))
 }
 
 // Notified counts a completion event of this CQ: the next Arm bears the next

@@ -2,6 +2,7 @@ package queues
 
 import (
 	"encoding/binary"
+	"math/bits"
 
 	"github.com/mlxvfio/mlxvfio/internal/mmio"
 	"github.com/mlxvfio/mlxvfio/vfio"
@@ -34,19 +35,21 @@ type record struct {
 func newRecord(m vfio.Mem) record { return record{m, (*[RecordSize]byte)(m.Bytes())} }
 
 // store writes one word in a single store (race_off.go says why not atomically).
+// It swaps first: of a big-endian store of a 16-bit number the compiler would make
+// three.
 func (r *record) store(off int, v uint32) {
 	if raceEnabled {
 		r.mem.StoreBE32(off, v)
 		return
 	}
-	binary.BigEndian.PutUint32(r.raw[off&4:off&4+4], v)
+	binary.LittleEndian.PutUint32(r.raw[off&4:off&4+4], bits.ReverseBytes32(v))
 }
 
 // doorbell is the 8-byte register a queue rings: in a UAR page, or, for
 // measurements without a device, in a page of ordinary memory.
 type doorbell struct {
 	win  *vfio.Window
-	at   uint64 // offset of the UAR page in the window
+	at   uint64 // where the UAR page begins in the window; 0 in a page of memory
 	page *[1 << adapterPageShift]byte
 }
 
@@ -57,19 +60,20 @@ func newDoorbell(u *UAR) doorbell {
 	return doorbell{win: u.dev.BAR, at: u.off}
 }
 
-// ring stores v, big-endian, at byte off of the page.
+// ring stores v, big-endian, at byte off of the window.
 func (d *doorbell) ring(off, v uint64) {
 	if d.win != nil {
-		d.win.WriteBE64(d.at+off, v)
+		d.win.WriteBE64(off, v)
 		return
 	}
-	binary.BigEndian.PutUint64(d.page[off&(1<<adapterPageShift-8):], v)
+	binary.LittleEndian.PutUint64(d.page[off&(1<<adapterPageShift-8):], bits.ReverseBytes64(v))
 }
 
-// copyWC writes whole 64-byte blocks at off and pushes them out (BlueFlame).
+// copyWC writes whole 64-byte blocks at byte off of the window and pushes them out
+// (BlueFlame).
 func (d *doorbell) copyWC(off uint64, p []byte) {
 	if d.win != nil {
-		d.win.CopyWC(d.at+off, p)
+		d.win.CopyWC(off, p)
 	} else {
 		copy(d.page[off:], p)
 	}

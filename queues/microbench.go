@@ -25,6 +25,11 @@ const (
 	microOps
 )
 
+var microOpcodes = [microOps]prm.WQEOpcode{
+	prm.WQENop, prm.WQESend, prm.WQERdmaWrite, prm.WQERdmaWrite, prm.WQERdmaRead,
+	prm.WQEAtomicFA, prm.WQEAtomicMaskedCS, prm.WQEAtomicMaskedCS,
+}
+
 var microNames = [microOps]string{"nop", "send", "rdma_write", "inline_write16", "rdma_read", "atomic_fa8", "masked_cs4", "masked_cs8"}
 
 // String is the name of the operation.
@@ -74,20 +79,9 @@ type Microbench struct {
 	sq   *SendQueue // takes the posts
 	cq   *CQRing
 	done *SendQueue // completes on cq; as many blocks as cq has entries
-	work [MicroMaxBatch]microWork
+	work [MicroMaxBatch]WorkRequest
 	wc   [MicroMaxBatch]Completion
 	pi   uint32 // producer index of the CQEs
-}
-
-// microWork is a work request in memory, as an application holds them.
-type microWork struct {
-	wrid  uint64
-	l     SGE
-	r     Remote
-	cs    MaskedCS
-	data  []byte
-	op    MicroOp
-	flags Flags
 }
 
 // NewMicrobench makes the rings. Nil puts a page of ordinary memory in place of
@@ -120,34 +114,33 @@ func microSQ(u *UAR, qpn uint32, log uint8) SendQueueConfig {
 // not share cache lines with anything.
 func ordinary(n int) vfio.Mem { return vfio.MemOf(make([]byte, max(n, 1<<adapterPageShift))[:n]) }
 
-// Post writes n WQEs in batches of the given size (1 … MicroMaxBatch), rings once
-// a batch and takes every batch as completed. Only the last of a batch is
-// signalled. It returns the time they took; divide by n.
+// Post posts n WQEs as lists of the given size (1 … MicroMaxBatch), each rung
+// once and taken as completed. Only the last of a list is signalled. It returns
+// the time they took; divide by n.
 func (m *Microbench) Post(op MicroOp, batch, n int) (time.Duration, error) {
-	if batch < 1 || batch > MicroMaxBatch || n < batch || op >= microOps {
-		return 0, fmt.Errorf("measure %d posts of %s in batches of %d: %w; batches of 1 to %d are possible", n, op, batch, vfio.ErrRange, MicroMaxBatch)
+	work, err := m.prepare(op, batch, n)
+	if err != nil {
+		return 0, err
 	}
-	for i := range batch {
-		length := uint32(8)
-		switch op {
-		case MicroSend, MicroWrite, MicroRead:
-			length = 64
-		case MicroMaskedCS4:
-			length = 4
-		}
-		x := uint64(i)
-		m.work[i] = microWork{
-			wrid: x, op: op, data: make([]byte, 16),
-			l:  SGE{Addr: microLAddr + x*64, Len: length, LKey: microLKey},
-			r:  Remote{Addr: microRAddr + x*64, RKey: microRKey},
-			cs: MaskedCS{Swap: x, Compare: x + 1, SwapMask: 0xffff, CompareMask: 0xff},
-		}
-	}
-	m.work[batch-1].flags = Signalled
-	w := m.work[:batch]
 	start := time.Now()
 	for done := 0; done < n; done += batch {
-		if err := m.post(w); err != nil {
+		if _, err := m.sq.Post(work); err != nil {
+			return 0, err
+		}
+		m.sq.RetireAll()
+	}
+	return time.Since(start), nil
+}
+
+// Calls is Post with one method call for each WQE and one for the doorbell.
+func (m *Microbench) Calls(op MicroOp, batch, n int) (time.Duration, error) {
+	work, err := m.prepare(op, batch, n)
+	if err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	for done := 0; done < n; done += batch {
+		if err := call(m.sq, work); err != nil {
 			return 0, err
 		}
 		m.sq.Ring()
@@ -156,27 +149,56 @@ func (m *Microbench) Post(op MicroOp, batch, n int) (time.Duration, error) {
 	return time.Since(start), nil
 }
 
-// post writes one batch, each operation decided at run time.
-func (m *Microbench) post(work []microWork) error {
-	q := m.sq
+// prepare makes the work requests of one batch.
+func (m *Microbench) prepare(op MicroOp, batch, n int) ([]WorkRequest, error) {
+	if batch < 1 || batch > MicroMaxBatch || n < batch || op >= microOps {
+		return nil, fmt.Errorf("measure %d posts of %s in batches of %d: %w; batches of 1 to %d are possible", n, op, batch, vfio.ErrRange, MicroMaxBatch)
+	}
+	work := m.work[:batch]
+	for i := range work {
+		x := uint64(i)
+		work[i] = WorkRequest{
+			WRID: x, Op: microOpcodes[op],
+			Local:  SGE{Addr: microLAddr + x*64, Len: 64, LKey: microLKey},
+			Remote: Remote{Addr: microRAddr + x*64, RKey: microRKey},
+			Swap:   x, Compare: x + 1, SwapMask: 0xffff, CompareMask: 0xff,
+		}
+		switch op {
+		case MicroInlineWrite16:
+			work[i].Inline = make([]byte, 16)
+		case MicroMaskedCS4:
+			work[i].Local.Len = 4
+		case MicroAtomicFA, MicroMaskedCS8:
+			work[i].Local.Len = 8
+		}
+	}
+	work[batch-1].Flags = Signalled
+	return work, nil
+}
+
+// call writes one batch, each operation decided at run time.
+func call(q *SendQueue, work []WorkRequest) error {
 	for i := range work {
 		w := &work[i]
 		var err error
-		switch w.op {
-		case MicroNop:
-			err = q.Nop(w.wrid, w.flags)
-		case MicroSend:
-			err = q.Send(w.wrid, w.flags, w.l)
-		case MicroWrite:
-			err = q.Write(w.wrid, w.flags, w.l, w.r)
-		case MicroInlineWrite16:
-			err = q.WriteInline(w.wrid, w.flags, w.data, w.r)
-		case MicroRead:
-			err = q.Read(w.wrid, w.flags, w.l, w.r)
-		case MicroAtomicFA:
-			err = q.FetchAdd(w.wrid, w.flags, w.l, w.r, w.cs.Swap)
-		case MicroMaskedCS4, MicroMaskedCS8:
-			err = q.MaskedCompareSwap(w.wrid, w.flags, w.l, w.r, &w.cs)
+		switch w.Op {
+		case prm.WQENop:
+			err = q.Nop(w.WRID, w.Flags)
+		case prm.WQESend:
+			err = q.Send(w.WRID, w.Flags, w.Local)
+		case prm.WQERdmaWrite:
+			if w.Inline != nil {
+				err = q.WriteInline(w.WRID, w.Flags, w.Inline, w.Remote)
+			} else {
+				err = q.Write(w.WRID, w.Flags, w.Local, w.Remote)
+			}
+		case prm.WQERdmaRead:
+			err = q.Read(w.WRID, w.Flags, w.Local, w.Remote)
+		case prm.WQEAtomicFA:
+			err = q.FetchAdd(w.WRID, w.Flags, w.Local, w.Remote, w.Swap)
+		case prm.WQEAtomicMaskedCS:
+			err = q.MaskedCompareSwap(w.WRID, w.Flags, w.Local, w.Remote,
+				&MaskedCS{Swap: w.Swap, Compare: w.Compare, SwapMask: w.SwapMask, CompareMask: w.CompareMask})
 		}
 		if err != nil {
 			return err

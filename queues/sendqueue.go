@@ -1,7 +1,6 @@
 package queues
 
 import (
-	"encoding/binary"
 	"fmt"
 
 	"github.com/mlxvfio/mlxvfio/internal/prm"
@@ -45,27 +44,26 @@ type SendQueueConfig struct {
 // on.
 type SendQueue struct {
 	buf   []byte
-	slots []sqSlot
+	slots []sqSlot // one a block
 	// pi and ci count blocks: written by us, and retired. They run freely; the
 	// device sees their low 16 bits, and a slot is found by masking.
-	pi, ci     uint32
-	size, mask uint32
-	first8     uint64 // the first control quadword of the newest WQE: the doorbell's value
-	qpn8       uint32 // QPN << 8
-	atomicMax  uint64 // limit of the write rule; 0 = none
-	rung       uint32 // pi of the last doorbell
-	maxDS      int
-	bf, bfSize uint64 // next BlueFlame buffer, and the size of one
-	blueFlame  bool
-	dead       bool
-	rec        record
-	db         doorbell
+	pi, ci      uint32
+	first8      uint64 // the first control word of the newest WQE: the doorbell's value
+	qpn8        uint32 // QPN << 8
+	atomicMax   uint64 // limit of the write rule; 0 = none
+	rung        uint32 // pi of the last doorbell
+	maxDS       int
+	reg, bfSize uint64 // next BlueFlame buffer in the window, and the size of one
+	blueFlame   bool
+	dead        bool
+	rec         record
+	db          doorbell
 }
 
 // sqSlot is what is kept of a WQE, at the slot of its first block.
 type sqSlot struct {
 	wrid uint64
-	tag  uint32 // low 16 bits of its pi, and its number of blocks << 16
+	end  uint32 // pi behind its last block
 }
 
 // NewSendQueue makes the software side of a send queue. Ring and Record must
@@ -86,11 +84,11 @@ func NewSendQueue(c SendQueueConfig) (*SendQueue, error) {
 		c.BlueFlameSize = DefaultBlueFlameSize
 	}
 	q := &SendQueue{
-		buf: c.Ring.Bytes(), slots: make([]sqSlot, size), size: uint32(size), mask: uint32(size) - 1,
-		qpn8: c.QPN << 8, maxDS: c.MaxWQE / wqeUnit,
-		bfSize: uint64(c.BlueFlameSize), blueFlame: c.BlueFlame,
+		buf: c.Ring.Bytes(), slots: make([]sqSlot, size), qpn8: c.QPN << 8, maxDS: c.MaxWQE / wqeUnit,
+		reg: UARBlueFlame, bfSize: uint64(c.BlueFlameSize), blueFlame: c.BlueFlame,
 		rec: newRecord(c.Record), db: newDoorbell(c.UAR),
 	}
+	q.reg += q.db.at
 	return q, nil
 }
 
@@ -98,10 +96,10 @@ func NewSendQueue(c SendQueueConfig) (*SendQueue, error) {
 func (q *SendQueue) QPN() uint32 { return q.qpn8 >> 8 }
 
 // Size is the number of 64-byte blocks of the ring.
-func (q *SendQueue) Size() int { return int(q.size) }
+func (q *SendQueue) Size() int { return len(q.slots) }
 
 // Free is the number of blocks that can be written before the queue is full.
-func (q *SendQueue) Free() int { return int(q.size - (q.pi - q.ci)) }
+func (q *SendQueue) Free() int { return len(q.slots) - int(q.pi-q.ci) }
 
 // Pending is the number of blocks written since the last doorbell.
 func (q *SendQueue) Pending() int { return int(q.pi - q.rung) }
@@ -127,39 +125,25 @@ func (q *SendQueue) PeerAtomic() int { return int(q.atomicMax) }
 // Ring tells the device about every WQE written since the last call: WQEs, then
 // the doorbell record, then the register (docs/ordering.md). With nothing new it
 // does nothing.
-func (q *SendQueue) Ring() {
-	pi := q.pi
-	if pi == q.rung {
-		return
-	}
-	toDevice()
-	q.rec.store(recordSend, pi&0xffff)
-	toDevice()
-	if q.blueFlame && q.ringBlueFlame() {
-		return
-	}
-	q.rung = pi
-	q.db.ring(UARBlueFlame+q.bf, q.first8)
-	q.bf ^= q.bfSize
-}
+func (q *SendQueue) Ring() { _, _ = q.Post(nil) }
 
 // ringBlueFlame writes the whole WQE to the register, if it is alone, fits, and
 // does not wrap.
 func (q *SendQueue) ringBlueFlame() bool {
-	n := q.pi - q.rung
-	first := q.rung & q.mask
-	if q.slots[first].tag>>16 != n || uint64(n)*WQEBB > q.bfSize || first+n > q.size {
+	first, n := q.rung, int(q.pi-q.rung)
+	at := q.index(first)
+	if q.slots[at].end != q.pi || n*WQEBB > int(q.bfSize) || at+n > len(q.slots) {
 		return false
 	}
-	q.db.copyWC(UARBlueFlame+q.bf, q.buf[first*WQEBB:(first+n)*WQEBB])
+	q.db.copyWC(q.reg, q.buf[at*WQEBB:(at+n)*WQEBB])
 	q.rung = q.pi
-	q.bf ^= q.bfSize
+	q.reg ^= q.bfSize
 	return true
 }
 
 // Reset forgets every WQE: for a queue pair that is back in state RESET.
 func (q *SendQueue) Reset() {
-	q.pi, q.ci, q.rung, q.bf = 0, 0, 0, 0
+	q.pi, q.ci, q.rung = 0, 0, 0
 	q.rec.store(recordSend, 0)
 }
 
@@ -170,8 +154,8 @@ func (q *SendQueue) RetireAll() { q.ci = q.pi }
 // close makes every later post answer vfio.ErrClosed; the ring's memory may then
 // go.
 func (q *SendQueue) close() {
-	q.dead, q.size, q.ci, q.pi, q.rung = true, 0, 0, 0, 0
-	q.buf = nil
+	q.dead, q.ci, q.pi, q.rung = true, 0, 0, 0
+	q.buf, q.slots = nil, nil
 }
 
 // full is why there is no room.
@@ -191,49 +175,69 @@ func (q *SendQueue) refuse(op prm.WQEOpcode, err error, format string, a ...any)
 	return &PostError{QPN: q.QPN(), Opcode: op, Detail: fmt.Sprintf(format, a...), Err: err}
 }
 
+// room tells whether a WQE of n blocks has room. It compares with the length of
+// slots, so that the compiler knows of a masked index that it is inside, and
+// checks no bounds again.
+func (q *SendQueue) room(n uint32) bool { return uint(q.pi-q.ci+n-1) < uint(len(q.slots)) }
+
+// index is the place in the ring of the block with this running number.
+func (q *SendQueue) index(pi uint32) int { return int(pi) & (len(q.slots) - 1) }
+
 // block is the ring memory of the block with this running number.
 func (q *SendQueue) block(pi uint32) *[WQEBB]byte {
-	return (*[WQEBB]byte)(q.buf[int(pi&q.mask)*WQEBB:])
+	at := uint(q.index(pi)) * WQEBB
+	return (*[WQEBB]byte)(q.buf[at : at+WQEBB : at+WQEBB])
 }
 
-// ctrl0 is the first quadword of a control segment as a number; the caller adds
-// opmod << 56, opcode << 32 and ds, which are constants there.
-func (q *SendQueue) ctrl0(pi uint32) uint64 { return uint64(pi&0xffff)<<40 | uint64(q.qpn8) }
+// placeIn is the block with this running number, and its slot. That there is a
+// slot is asked first, so that the compiler knows the masked index to be inside.
+func placeIn(buf []byte, slots []sqSlot, pi uint32) (*[WQEBB]byte, *sqSlot) {
+	i := uint(pi) & uint(len(slots)-1)
+	at := i * WQEBB
+	return (*[WQEBB]byte)(buf[at : at+WQEBB : at+WQEBB]), &slots[i]
+}
 
-// put64 stores a big-endian quadword at byte off of a block.
-func put64(w *[WQEBB]byte, off int, v uint64) { binary.BigEndian.PutUint64(w[off:off+8], v) }
+// place is placeIn of this queue.
+func (q *SendQueue) place(pi uint32) (*[WQEBB]byte, *sqSlot) { return placeIn(q.buf, q.slots, pi) }
 
-// commit makes a WQE of n blocks part of the queue. c0 is its first quadword.
-func (q *SendQueue) commit(pi, n uint32, c0, wrid uint64) {
-	s := &q.slots[pi&q.mask]
-	s.wrid, s.tag = wrid, pi&0xffff|n<<16
-	q.first8 = c0
-	q.pi = pi + n
+// commit makes a WQE of n blocks part of the queue. c0 is its first control word.
+func (q *SendQueue) commit(s *sqSlot, pi, n uint32, c0, wrid uint64) {
+	s.wrid, s.end = wrid, pi+n
+	q.pi, q.first8 = pi+n, c0
+}
+
+// outstanding tells whether a WQE with this index is under way, and where it
+// ends. Of a slot inside a WQE of several blocks the end is an old one.
+func (q *SendQueue) outstanding(index uint16) (s *sqSlot, ok bool) {
+	slots := q.slots
+	n := q.pi - q.ci
+	if uint32(index-uint16(q.ci)) >= n || len(slots) == 0 {
+		return nil, false
+	}
+	s = &slots[int(index)&(len(slots)-1)]
+	return s, s.end-q.ci-1 < n
 }
 
 // retire takes every WQE up to the one with this index as completed and gives
 // the number of that one. It is false if no such WQE is outstanding.
 func (q *SendQueue) retire(index uint16) (wrid uint64, ok bool) {
-	ci := q.ci
-	d := uint32(index - uint16(ci))
-	s := &q.slots[uint32(index)&q.mask]
-	if d >= q.pi-ci || s.tag&0xffff != uint32(index) {
+	s, ok := q.outstanding(index)
+	if !ok {
 		return 0, false
 	}
-	q.ci = ci + d + s.tag>>16
+	q.ci = s.end
 	return s.wrid, true
 }
 
 // snapshot is a copy of the WQE with this index, nil if it is not outstanding.
 func (q *SendQueue) snapshot(index uint16) []byte {
-	s := &q.slots[uint32(index)&q.mask]
-	d := uint32(index - uint16(q.ci))
-	if d >= q.pi-q.ci || s.tag&0xffff != uint32(index) {
+	s, ok := q.outstanding(index)
+	if !ok {
 		return nil
 	}
 	var b []byte
-	for i := range s.tag >> 16 {
-		b = append(b, q.block(uint32(index) + i)[:]...)
+	for pi := s.end - uint32(uint16(s.end)-index); pi != s.end; pi++ {
+		b = append(b, q.block(pi)[:]...)
 	}
 	if n := int(b[7]&maxDS) * wqeUnit; n > 0 && n < len(b) {
 		b = b[:n]

@@ -6,17 +6,6 @@ import (
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 )
 
-const (
-	c0CS  = uint64(prm.WQEAtomicCS) << 32
-	c0FA  = uint64(prm.WQEAtomicFA) << 32
-	c0MCS = uint64(prm.WQEAtomicMaskedCS) << 32
-	c0MFA = uint64(prm.WQEAtomicMaskedFA) << 32
-
-	// opmod of masked atomics is 8 + log2(size) − 2 (ruling A4).
-	c0Size4 = uint64(8) << 56
-	c0Size8 = uint64(9) << 56
-)
-
 // Atomics return the old value of the target in the local piece l, whose length
 // must be the size of the operation. Operands are numbers; in which order they
 // lie in the peer's memory, and the old value in ours, package atomics knows.
@@ -28,20 +17,17 @@ func (q *SendQueue) CompareSwap(wrid uint64, f Flags, l SGE, r Remote, compare, 
 	if l.Len != 8 || r.Addr&7 != 0 {
 		return q.badAtomic(prm.WQEAtomicCS, l, r, 8)
 	}
-	if pi-q.ci >= q.size {
+	if !q.room(1) {
 		return q.full()
 	}
-	w := q.block(pi)
+	w, s := q.place(pi)
 	c0 := q.ctrl0(pi) | c0CS | 4
-	put64(w, 0, c0)
-	put64(w, 8, uint64(f&ctrlFlags)<<32)
-	put64(w, 16, r.Addr)
-	put64(w, 24, uint64(r.RKey)<<32)
+	putCtrl(w, c0, f, 0)
+	putRemote(w, r)
 	put64(w, 32, swap)
 	put64(w, 40, compare)
-	put64(w, 48, 8<<32|uint64(l.LKey))
-	put64(w, 56, l.Addr)
-	q.commit(pi, 1, c0, wrid)
+	putSGE(w, 48, 8, l)
+	q.commit(s, pi, 1, c0, wrid)
 	return nil
 }
 
@@ -51,20 +37,17 @@ func (q *SendQueue) FetchAdd(wrid uint64, f Flags, l SGE, r Remote, add uint64) 
 	if l.Len != 8 || r.Addr&7 != 0 {
 		return q.badAtomic(prm.WQEAtomicFA, l, r, 8)
 	}
-	if pi-q.ci >= q.size {
+	if !q.room(1) {
 		return q.full()
 	}
-	w := q.block(pi)
+	w, s := q.place(pi)
 	c0 := q.ctrl0(pi) | c0FA | 4
-	put64(w, 0, c0)
-	put64(w, 8, uint64(f&ctrlFlags)<<32)
-	put64(w, 16, r.Addr)
-	put64(w, 24, uint64(r.RKey)<<32)
+	putCtrl(w, c0, f, 0)
+	putRemote(w, r)
 	put64(w, 32, add)
 	put64(w, 40, 0)
-	put64(w, 48, 8<<32|uint64(l.LKey))
-	put64(w, 56, l.Addr)
-	q.commit(pi, 1, c0, wrid)
+	putSGE(w, 48, 8, l)
+	q.commit(s, pi, 1, c0, wrid)
 	return nil
 }
 
@@ -90,42 +73,36 @@ func (q *SendQueue) MaskedCompareSwap(wrid uint64, f Flags, l SGE, r Remote, op 
 		if (op.Swap|op.Compare|op.SwapMask|op.CompareMask)>>32 != 0 {
 			return q.wideOperand(prm.WQEAtomicMaskedCS)
 		}
-		if pi-q.ci >= q.size {
+		if !q.room(1) {
 			return q.full()
 		}
-		w := q.block(pi)
+		w, s := q.place(pi)
 		c0 := q.ctrl0(pi) | c0MCS | c0Size4 | 4
-		put64(w, 0, c0)
-		put64(w, 8, uint64(f&ctrlFlags)<<32)
-		put64(w, 16, r.Addr)
-		put64(w, 24, uint64(r.RKey)<<32)
-		put64(w, 32, op.Swap<<32|op.Compare)
-		put64(w, 40, op.SwapMask<<32|op.CompareMask)
-		put64(w, 48, 4<<32|uint64(l.LKey))
-		put64(w, 56, l.Addr)
-		q.commit(pi, 1, c0, wrid)
+		putCtrl(w, c0, f, 0)
+		putRemote(w, r)
+		put32s(w, 32, uint32(op.Swap), uint32(op.Compare))
+		put32s(w, 40, uint32(op.SwapMask), uint32(op.CompareMask))
+		putSGE(w, 48, 4, l)
+		q.commit(s, pi, 1, c0, wrid)
 		return nil
 	}
 	if l.Len != 8 || r.Addr&7 != 0 {
 		return q.badAtomic(prm.WQEAtomicMaskedCS, l, r, 4, 8)
 	}
-	if pi-q.ci+2 > q.size {
+	if !q.room(2) {
 		return q.full()
 	}
-	w := q.block(pi)
+	w, s := q.place(pi)
+	x := q.block(pi + 1) // the ring may end between the two blocks
 	c0 := q.ctrl0(pi) | c0MCS | c0Size8 | 5
-	put64(w, 0, c0)
-	put64(w, 8, uint64(f&ctrlFlags)<<32)
-	put64(w, 16, r.Addr)
-	put64(w, 24, uint64(r.RKey)<<32)
+	putCtrl(w, c0, f, 0)
+	putRemote(w, r)
 	put64(w, 32, op.Swap)
 	put64(w, 40, op.Compare)
 	put64(w, 48, op.SwapMask)
 	put64(w, 56, op.CompareMask)
-	x := q.block(pi + 1) // the ring may end between the two blocks
-	put64(x, 0, 8<<32|uint64(l.LKey))
-	put64(x, 8, l.Addr)
-	q.commit(pi, 2, c0, wrid)
+	putSGE(x, 0, 8, l)
+	q.commit(s, pi, 2, c0, wrid)
 	return nil
 }
 
@@ -145,20 +122,17 @@ func (q *SendQueue) MaskedFetchAdd(wrid uint64, f Flags, l SGE, r Remote, op *Ma
 	default:
 		return q.badAtomic(prm.WQEAtomicMaskedFA, l, r, 4, 8)
 	}
-	if pi-q.ci >= q.size {
+	if !q.room(1) {
 		return q.full()
 	}
-	w := q.block(pi)
+	w, s := q.place(pi)
 	c0 |= q.ctrl0(pi) | c0MFA | 4
-	put64(w, 0, c0)
-	put64(w, 8, uint64(f&ctrlFlags)<<32)
-	put64(w, 16, r.Addr)
-	put64(w, 24, uint64(r.RKey)<<32)
+	putCtrl(w, c0, f, 0)
+	putRemote(w, r)
 	put64(w, 32, hi)
 	put64(w, 40, lo)
-	put64(w, 48, uint64(l.Len)<<32|uint64(l.LKey))
-	put64(w, 56, l.Addr)
-	q.commit(pi, 1, c0, wrid)
+	putSGE(w, 48, l.Len, l)
+	q.commit(s, pi, 1, c0, wrid)
 	return nil
 }
 

@@ -27,7 +27,7 @@ func (q *SendQueue) begin(op prm.WQEOpcode, ds int) (builder, error) {
 	if ds > q.maxDS && !q.dead {
 		return builder{}, q.refuse(op, ErrTooLong, "%d bytes, the limit is %d; use fewer pieces or less inline data", ds*wqeUnit, q.maxDS*wqeUnit)
 	}
-	if q.pi-q.ci+blocksOf(ds) > q.size {
+	if !q.room(blocksOf(ds)) {
 		return builder{}, q.full()
 	}
 	return builder{q, q.pi, ds, op}, nil
@@ -50,9 +50,13 @@ func (b *builder) unit(i int, hi, lo uint64) {
 }
 
 // sges writes data segments from unit i on, empty ones left out (ruling W3).
-func (b *builder) sges(i int, l []SGE) {
-	for j := range l {
-		if s := &l[j]; s.Len != 0 {
+func (b *builder) sges(i int, first SGE, more []SGE) {
+	if first.Len != 0 {
+		b.unit(i, uint64(first.Len)<<32|uint64(first.LKey), first.Addr)
+		i++
+	}
+	for j := range more {
+		if s := &more[j]; s.Len != 0 {
 			b.unit(i, uint64(s.Len)<<32|uint64(s.LKey), s.Addr)
 			i++
 		}
@@ -88,18 +92,27 @@ func inlineUnits(n int) int {
 // finish writes the control segment and makes the WQE part of the queue.
 func (b *builder) finish(opmod uint8, f Flags, imm uint32, wrid uint64) {
 	c0 := b.q.ctrl0(b.pi) | uint64(opmod)<<56 | uint64(b.op)<<32 | uint64(b.ds)
-	b.unit(0, c0, uint64(f&ctrlFlags)<<32|uint64(imm))
-	b.q.commit(b.pi, blocksOf(b.ds), c0, wrid)
+	putCtrl(b.q.block(b.pi), c0, f, imm)
+	b.commit(c0, wrid)
+}
+
+func (b *builder) commit(c0, wrid uint64) {
+	_, s := b.q.place(b.pi)
+	b.q.commit(s, b.pi, blocksOf(b.ds), c0, wrid)
 }
 
 // countSGEs is the number of pieces that are not empty.
-func (q *SendQueue) countSGEs(op prm.WQEOpcode, l []SGE) (int, error) {
+func (q *SendQueue) countSGEs(op prm.WQEOpcode, first SGE, more []SGE) (int, error) {
 	n := 0
-	for i := range l {
-		if l[i].Len > maxLen {
-			return 0, q.refuse(op, ErrTooLong, "piece %d has %d bytes, the limit is %d", i, l[i].Len, maxLen)
+	for i := -1; i < len(more); i++ {
+		size := first.Len
+		if i >= 0 {
+			size = more[i].Len
 		}
-		if l[i].Len != 0 {
+		if size > maxLen {
+			return 0, q.refuse(op, ErrTooLong, "a piece of %d bytes, the limit is %d", size, maxLen)
+		}
+		if size != 0 {
 			n++
 		}
 	}

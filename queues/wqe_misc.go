@@ -9,14 +9,13 @@ import (
 // Nop posts a WQE that does nothing but complete in its turn (opcode 0x00).
 func (q *SendQueue) Nop(wrid uint64, f Flags) error {
 	pi := q.pi
-	if pi-q.ci >= q.size {
+	if !q.room(1) {
 		return q.full()
 	}
-	w := q.block(pi)
-	c0 := q.ctrl0(pi) | uint64(prm.WQENop)<<32 | 1
-	put64(w, 0, c0)
-	put64(w, 8, uint64(f&ctrlFlags)<<32)
-	q.commit(pi, 1, c0, wrid)
+	w, s := q.place(pi)
+	c0 := q.ctrl0(pi) | c0Nop | 1
+	putCtrl(w, c0, f, 0)
+	q.commit(s, pi, 1, c0, wrid)
 	return nil
 }
 
@@ -53,6 +52,10 @@ func (q *SendQueue) cross(op prm.WQEOpcode, wrid uint64, f Flags, number, index 
 	return nil
 }
 
+// rawFilled is the part of the first control word that Raw fills in: WQE index and
+// queue number.
+const rawFilled = 0x00ffff00_ffffff00
+
 // Raw posts a WQE as it is, for operations that have no builder and for tests of
 // the device: a multiple of 16 bytes, at least 16. Only the WQE index and the
 // queue number are filled in; opcode, ds, flags and all else are the caller's.
@@ -71,8 +74,8 @@ func (q *SendQueue) Raw(wrid uint64, wqe []byte) error {
 	for i := 1; i < b.ds; i++ {
 		*b.at(i) = [wqeUnit]byte(wqe[i*wqeUnit:])
 	}
-	c0 := binary.BigEndian.Uint64(ctrl[0:8])&0xff0000ff_000000ff | q.ctrl0(b.pi)
+	c0 := binary.BigEndian.Uint64(ctrl[0:8])&^rawFilled | q.ctrl0(b.pi)
 	b.unit(0, c0, binary.BigEndian.Uint64(ctrl[8:16]))
-	q.commit(b.pi, blocksOf(b.ds), c0, wrid)
+	b.commit(c0, wrid)
 	return nil
 }

@@ -6,117 +6,100 @@ import (
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 )
 
-// Opcode and ds as they stand in the first quadword of a control segment.
-const (
-	c0Write    = uint64(prm.WQERdmaWrite) << 32
-	c0WriteImm = uint64(prm.WQERdmaWriteImm) << 32
-	c0Read     = uint64(prm.WQERdmaRead) << 32
-)
-
 // maxLen: bit 31 of a data segment's byte count means inline data.
 const maxLen = 1<<31 - 1
 
 // Write posts an RDMA WRITE of one piece of memory (opcode 0x08).
 func (q *SendQueue) Write(wrid uint64, f Flags, l SGE, r Remote) error {
+	if q.breaksRule(f, l.Len, r) || l.Len-1 >= maxLen {
+		return q.writeSlow(wrid, f, l, r)
+	}
 	pi := q.pi
-	if q.atomicMax != 0 && r.Addr&(q.atomicMax-1)+uint64(l.Len) > q.atomicMax && f&NonAtomic == 0 {
-		return q.notAtomic(prm.WQERdmaWrite, uint64(l.Len), r)
-	}
-	if l.Len-1 >= maxLen { // empty, or too long
-		return q.rdma(prm.WQERdmaWrite, wrid, f, 0, []SGE{l}, r)
-	}
-	if pi-q.ci >= q.size {
+	if !q.room(1) {
 		return q.full()
 	}
-	w := q.block(pi)
+	w, s := q.place(pi)
 	c0 := q.ctrl0(pi) | c0Write | 3
-	put64(w, 0, c0)
-	put64(w, 8, uint64(f&ctrlFlags)<<32)
-	put64(w, 16, r.Addr)
-	put64(w, 24, uint64(r.RKey)<<32)
-	put64(w, 32, uint64(l.Len)<<32|uint64(l.LKey))
-	put64(w, 40, l.Addr)
-	q.commit(pi, 1, c0, wrid)
+	putCtrl(w, c0, f, 0)
+	putRemote(w, r)
+	putSGE(w, 32, l.Len, l)
+	q.commit(s, pi, 1, c0, wrid)
 	return nil
+}
+
+// writeSlow is Write of nothing, of too much, or against the rule.
+//
+//go:noinline
+func (q *SendQueue) writeSlow(wrid uint64, f Flags, l SGE, r Remote) error {
+	return q.write(prm.WQERdmaWrite, wrid, f, 0, l, nil, r)
 }
 
 // WriteImm is Write with immediate data (opcode 0x09): it takes a receive WQE of
 // the peer and completes there.
 func (q *SendQueue) WriteImm(wrid uint64, f Flags, imm uint32, l SGE, r Remote) error {
-	pi := q.pi
-	if q.atomicMax != 0 && r.Addr&(q.atomicMax-1)+uint64(l.Len) > q.atomicMax && f&NonAtomic == 0 {
-		return q.notAtomic(prm.WQERdmaWriteImm, uint64(l.Len), r)
-	}
-	if l.Len-1 >= maxLen {
-		return q.rdma(prm.WQERdmaWriteImm, wrid, f, imm, []SGE{l}, r)
-	}
-	if pi-q.ci >= q.size {
-		return q.full()
-	}
-	w := q.block(pi)
-	c0 := q.ctrl0(pi) | c0WriteImm | 3
-	put64(w, 0, c0)
-	put64(w, 8, uint64(f&ctrlFlags)<<32|uint64(imm))
-	put64(w, 16, r.Addr)
-	put64(w, 24, uint64(r.RKey)<<32)
-	put64(w, 32, uint64(l.Len)<<32|uint64(l.LKey))
-	put64(w, 40, l.Addr)
-	q.commit(pi, 1, c0, wrid)
-	return nil
+	return q.write(prm.WQERdmaWriteImm, wrid, f, imm, l, nil, r)
 }
 
 // Read posts an RDMA READ into one piece of memory (opcode 0x10).
 func (q *SendQueue) Read(wrid uint64, f Flags, l SGE, r Remote) error {
-	pi := q.pi
-	if l.Len-1 >= maxLen {
-		return q.rdma(prm.WQERdmaRead, wrid, f, 0, []SGE{l}, r)
+	if l.Len-1 >= maxLen { // empty, or too long
+		return q.readSlow(wrid, f, l, r)
 	}
-	if pi-q.ci >= q.size {
+	pi := q.pi
+	if !q.room(1) {
 		return q.full()
 	}
-	w := q.block(pi)
+	w, s := q.place(pi)
 	c0 := q.ctrl0(pi) | c0Read | 3
-	put64(w, 0, c0)
-	put64(w, 8, uint64(f&ctrlFlags)<<32)
-	put64(w, 16, r.Addr)
-	put64(w, 24, uint64(r.RKey)<<32)
-	put64(w, 32, uint64(l.Len)<<32|uint64(l.LKey))
-	put64(w, 40, l.Addr)
-	q.commit(pi, 1, c0, wrid)
+	putCtrl(w, c0, f, 0)
+	putRemote(w, r)
+	putSGE(w, 32, l.Len, l)
+	q.commit(s, pi, 1, c0, wrid)
 	return nil
+}
+
+//go:noinline
+func (q *SendQueue) readSlow(wrid uint64, f Flags, l SGE, r Remote) error {
+	return q.rdma(prm.WQERdmaRead, wrid, f, 0, l, nil, r)
+}
+
+// breaksRule tells whether a write is not atomic at the peer, and had to be.
+func (q *SendQueue) breaksRule(f Flags, n uint32, r Remote) bool {
+	return q.atomicMax != 0 && r.Addr&(q.atomicMax-1)+uint64(n) > q.atomicMax && f&NonAtomic == 0
 }
 
 // WriteV is Write of several pieces, gathered in order.
 func (q *SendQueue) WriteV(wrid uint64, f Flags, l []SGE, r Remote) error {
-	return q.writeV(prm.WQERdmaWrite, wrid, f, 0, l, r)
+	return q.write(prm.WQERdmaWrite, wrid, f, 0, SGE{}, l, r)
 }
 
 // WriteImmV is WriteImm of several pieces.
 func (q *SendQueue) WriteImmV(wrid uint64, f Flags, imm uint32, l []SGE, r Remote) error {
-	return q.writeV(prm.WQERdmaWriteImm, wrid, f, imm, l, r)
+	return q.write(prm.WQERdmaWriteImm, wrid, f, imm, SGE{}, l, r)
 }
 
-func (q *SendQueue) writeV(op prm.WQEOpcode, wrid uint64, f Flags, imm uint32, l []SGE, r Remote) error {
+// write is the general form of writes.
+func (q *SendQueue) write(op prm.WQEOpcode, wrid uint64, f Flags, imm uint32, first SGE, more []SGE, r Remote) error {
 	if q.atomicMax != 0 && f&NonAtomic == 0 {
-		n := uint64(0)
-		for i := range l {
-			n += uint64(l[i].Len)
+		n := uint64(first.Len)
+		for i := range more {
+			n += uint64(more[i].Len)
 		}
 		if r.Addr&(q.atomicMax-1)+n > q.atomicMax {
 			return q.notAtomic(op, n, r)
 		}
 	}
-	return q.rdma(op, wrid, f, imm, l, r)
+	return q.rdma(op, wrid, f, imm, first, more, r)
 }
 
 // ReadV is Read scattered over several pieces, in order.
 func (q *SendQueue) ReadV(wrid uint64, f Flags, l []SGE, r Remote) error {
-	return q.rdma(prm.WQERdmaRead, wrid, f, 0, l, r)
+	return q.rdma(prm.WQERdmaRead, wrid, f, 0, SGE{}, l, r)
 }
 
 // rdma is the general form: any number of pieces, empty ones among them.
-func (q *SendQueue) rdma(op prm.WQEOpcode, wrid uint64, f Flags, imm uint32, l []SGE, r Remote) error {
-	n, err := q.countSGEs(op, l)
+func (q *SendQueue) rdma(op prm.WQEOpcode, wrid uint64, f Flags, imm uint32, first SGE, more []SGE, r Remote) error {
+	n, err := q.countSGEs(op, first, more)
 	if err != nil {
 		return err
 	}
@@ -125,7 +108,7 @@ func (q *SendQueue) rdma(op prm.WQEOpcode, wrid uint64, f Flags, imm uint32, l [
 		return err
 	}
 	b.unit(1, r.Addr, uint64(r.RKey)<<32)
-	b.sges(2, l)
+	b.sges(2, first, more)
 	b.finish(0, f, imm, wrid)
 	return nil
 }
@@ -133,42 +116,36 @@ func (q *SendQueue) rdma(op prm.WQEOpcode, wrid uint64, f Flags, imm uint32, l [
 // WriteInline is an RDMA WRITE whose data travel inside the WQE: p is copied and
 // free again when the method returns.
 func (q *SendQueue) WriteInline(wrid uint64, f Flags, p []byte, r Remote) error {
-	pi := q.pi
 	n := uint64(len(p))
-	if q.atomicMax != 0 && r.Addr&(q.atomicMax-1)+n > q.atomicMax && f&NonAtomic == 0 {
-		return q.notAtomic(prm.WQERdmaWrite, n, r)
+	if n-1 >= oneBlockInline || q.breaksRule(f, uint32(n), r) { // empty, more than one block, or against the rule
+		return q.writeInline(prm.WQERdmaWrite, wrid, f, 0, p, r)
 	}
-	if n-1 >= oneBlockInline { // empty, or more than one block
-		return q.rdmaInline(prm.WQERdmaWrite, wrid, f, 0, p, r)
-	}
-	if pi-q.ci >= q.size {
+	pi := q.pi
+	if !q.room(1) {
 		return q.full()
 	}
-	w := q.block(pi)
-	c0 := q.ctrl0(pi) | c0Write | (4+n+15)/16 + 2
-	put64(w, 0, c0)
-	put64(w, 8, uint64(f&ctrlFlags)<<32)
-	put64(w, 16, r.Addr)
-	put64(w, 24, uint64(r.RKey)<<32)
+	w, s := q.place(pi)
+	c0 := q.ctrl0(pi) | c0Write | ((4+n+15)/16 + 2)
+	putCtrl(w, c0, f, 0)
+	putRemote(w, r)
 	putInline(w, p)
-	q.commit(pi, 1, c0, wrid)
+	q.commit(s, pi, 1, c0, wrid)
 	return nil
 }
 
 // WriteImmInline is WriteInline with immediate data.
 func (q *SendQueue) WriteImmInline(wrid uint64, f Flags, imm uint32, p []byte, r Remote) error {
-	n := uint64(len(p))
-	if q.atomicMax != 0 && r.Addr&(q.atomicMax-1)+n > q.atomicMax && f&NonAtomic == 0 {
-		return q.notAtomic(prm.WQERdmaWriteImm, n, r)
-	}
-	return q.rdmaInline(prm.WQERdmaWriteImm, wrid, f, imm, p, r)
+	return q.writeInline(prm.WQERdmaWriteImm, wrid, f, imm, p, r)
 }
 
-// rdmaInline is the general form of inline writes.
-func (q *SendQueue) rdmaInline(op prm.WQEOpcode, wrid uint64, f Flags, imm uint32, p []byte, r Remote) error {
+// writeInline is the general form of inline writes.
+func (q *SendQueue) writeInline(op prm.WQEOpcode, wrid uint64, f Flags, imm uint32, p []byte, r Remote) error {
 	b, err := q.begin(op, 2+inlineUnits(len(p)))
 	if err != nil {
 		return err
+	}
+	if q.breaksRule(f, uint32(len(p)), r) {
+		return q.notAtomic(op, uint64(len(p)), r)
 	}
 	b.unit(1, r.Addr, uint64(r.RKey)<<32)
 	b.inline(2, p)
@@ -181,26 +158,25 @@ func (q *SendQueue) rdmaInline(op prm.WQEOpcode, wrid uint64, f Flags, imm uint3
 const oneBlockInline = WQEBB - 2*wqeUnit - 4
 
 // putInline writes 1 … 28 bytes of inline data and zero padding (ruling W2) into
-// the last two units of a block. Whole words move first, the rest byte by byte.
+// the last two units of a block.
 func putInline(w *[WQEBB]byte, p []byte) {
-	binary.BigEndian.PutUint32(w[32:36], inlineBit|uint32(len(p)))
-	d := (*[oneBlockInline]byte)(w[36:])
-	switch {
-	case len(p) == 16:
-		s := (*[16]byte)(p)
-		a, b := binary.LittleEndian.Uint64(s[0:8]), binary.LittleEndian.Uint64(s[8:16])
-		binary.LittleEndian.PutUint64(d[0:8], a)
-		binary.LittleEndian.PutUint64(d[8:16], b)
-		binary.LittleEndian.PutUint64(d[16:24], 0)
-		binary.LittleEndian.PutUint32(d[24:28], 0)
-	case len(p) == 8:
-		a := binary.LittleEndian.Uint64((*[8]byte)(p)[:])
-		binary.LittleEndian.PutUint64(d[0:8], a)
-		binary.LittleEndian.PutUint32(d[8:12], 0)
-	default:
-		clear(d[len(p)&^3 : min((len(p)+4+15)&^15-4, len(d))])
-		copy(d[:], p)
+	if len(p) == 16 {
+		putInline16(w, (*[16]byte)(p))
+		return
 	}
+	put32(w, 32, inlineBit|uint32(len(p)))
+	n := 36 + copy(w[36:], p)
+	clear(w[n : (n+15)&^15])
+}
+
+// putInline16 is putInline of 16 bytes, which need no call.
+func putInline16(w *[WQEBB]byte, p *[16]byte) {
+	a, b := binary.LittleEndian.Uint64(p[0:8]), binary.LittleEndian.Uint64(p[8:16])
+	put32(w, 32, inlineBit|16)
+	binary.LittleEndian.PutUint64(w[36:44], a)
+	binary.LittleEndian.PutUint64(w[44:52], b)
+	put64(w, 52, 0)
+	put32(w, 60, 0)
 }
 
 // notAtomic is the refusal of the write rule.

@@ -2,11 +2,6 @@ package queues
 
 import "github.com/mlxvfio/mlxvfio/internal/prm"
 
-const (
-	c0Send    = uint64(prm.WQESend) << 32
-	c0SendImm = uint64(prm.WQESendImm) << 32
-)
-
 // Send posts a SEND of one piece of memory (opcode 0x0a).
 func (q *SendQueue) Send(wrid uint64, f Flags, l SGE) error {
 	return q.sendOne(prm.WQESend, c0Send, wrid, f, 0, l)
@@ -20,40 +15,38 @@ func (q *SendQueue) SendImm(wrid uint64, f Flags, imm uint32, l SGE) error {
 // SendInvalidate is Send, and has the peer invalidate its memory key rkey
 // (opcode 0x01).
 func (q *SendQueue) SendInvalidate(wrid uint64, f Flags, rkey uint32, l SGE) error {
-	return q.sendOne(prm.WQESendInval, uint64(prm.WQESendInval)<<32, wrid, f, rkey, l)
+	return q.sendOne(prm.WQESendInval, c0SendInval, wrid, f, rkey, l)
 }
 
 func (q *SendQueue) sendOne(op prm.WQEOpcode, c0 uint64, wrid uint64, f Flags, imm uint32, l SGE) error {
-	pi := q.pi
 	if l.Len-1 >= maxLen { // empty, or too long
-		return q.send(op, wrid, f, imm, nil, []SGE{l})
+		return q.send(op, wrid, f, imm, nil, l, nil)
 	}
-	if pi-q.ci >= q.size {
+	pi := q.pi
+	if !q.room(1) {
 		return q.full()
 	}
-	w := q.block(pi)
+	w, s := q.place(pi)
 	c0 |= q.ctrl0(pi) | 2
-	put64(w, 0, c0)
-	put64(w, 8, uint64(f&ctrlFlags)<<32|uint64(imm))
-	put64(w, 16, uint64(l.Len)<<32|uint64(l.LKey))
-	put64(w, 24, l.Addr)
-	q.commit(pi, 1, c0, wrid)
+	putCtrl(w, c0, f, imm)
+	putSGE(w, 16, l.Len, l)
+	q.commit(s, pi, 1, c0, wrid)
 	return nil
 }
 
 // SendV is Send of several pieces, gathered in order.
 func (q *SendQueue) SendV(wrid uint64, f Flags, l []SGE) error {
-	return q.send(prm.WQESend, wrid, f, 0, nil, l)
+	return q.send(prm.WQESend, wrid, f, 0, nil, SGE{}, l)
 }
 
 // SendImmV is SendImm of several pieces.
 func (q *SendQueue) SendImmV(wrid uint64, f Flags, imm uint32, l []SGE) error {
-	return q.send(prm.WQESendImm, wrid, f, imm, nil, l)
+	return q.send(prm.WQESendImm, wrid, f, imm, nil, SGE{}, l)
 }
 
 // SendInvalidateV is SendInvalidate of several pieces.
 func (q *SendQueue) SendInvalidateV(wrid uint64, f Flags, rkey uint32, l []SGE) error {
-	return q.send(prm.WQESendInval, wrid, f, rkey, nil, l)
+	return q.send(prm.WQESendInval, wrid, f, rkey, nil, SGE{}, l)
 }
 
 // SendInline is a SEND whose data travel inside the WQE: p is copied.
@@ -68,12 +61,12 @@ func (q *SendQueue) SendImmInline(wrid uint64, f Flags, imm uint32, p []byte) er
 
 // SendTo posts a SEND of a datagram queue to one address.
 func (q *SendQueue) SendTo(wrid uint64, f Flags, to *Address, l []SGE) error {
-	return q.send(prm.WQESend, wrid, f, 0, to, l)
+	return q.send(prm.WQESend, wrid, f, 0, to, SGE{}, l)
 }
 
 // SendImmTo is SendTo with immediate data.
 func (q *SendQueue) SendImmTo(wrid uint64, f Flags, imm uint32, to *Address, l []SGE) error {
-	return q.send(prm.WQESendImm, wrid, f, imm, to, l)
+	return q.send(prm.WQESendImm, wrid, f, imm, to, SGE{}, l)
 }
 
 // SendInlineTo is SendTo whose data travel inside the WQE.
@@ -88,8 +81,8 @@ func (q *SendQueue) SendImmInlineTo(wrid uint64, f Flags, imm uint32, to *Addres
 
 // send is the general form: any number of pieces, and a datagram segment if the
 // message has an address of its own.
-func (q *SendQueue) send(op prm.WQEOpcode, wrid uint64, f Flags, imm uint32, to *Address, l []SGE) error {
-	n, err := q.countSGEs(op, l)
+func (q *SendQueue) send(op prm.WQEOpcode, wrid uint64, f Flags, imm uint32, to *Address, first SGE, more []SGE) error {
+	n, err := q.countSGEs(op, first, more)
 	if err != nil {
 		return err
 	}
@@ -102,7 +95,7 @@ func (q *SendQueue) send(op prm.WQEOpcode, wrid uint64, f Flags, imm uint32, to 
 		return err
 	}
 	b.address(to)
-	b.sges(at, l)
+	b.sges(at, first, more)
 	b.finish(0, f, imm, wrid)
 	return nil
 }
