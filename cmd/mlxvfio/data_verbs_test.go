@@ -273,6 +273,15 @@ func TestDataInterrupted(t *testing.T) {
 		st := servedState(t, ctl)
 		require.Equal(t, make([]int, 8), []int{st.QPs, st.CQs, st.MKeys, st.PDs, st.UARs, st.EQs, st.Mappings, st.Pages}, "%v: %+v", args, st)
 	}
+	// While it builds, runs, or closes: at whatever moment.
+	for _, after := range []time.Duration{20 * time.Millisecond, 80 * time.Millisecond, 200 * time.Millisecond} {
+		p := start(t, "litmus", "vfio-user:"+sock, "--for", "1h")
+		time.Sleep(after)
+		require.NoError(t, p.cmd.Process.Signal(syscall.SIGINT))
+		o := p.ends()
+		require.Contains(t, []int{exitInterrupted, -1}, o.code, "%s", o.err) // −1: before the program listens to signals
+		require.NotContains(t, o.err, "not freed")
+	}
 	refuses(t, cli(t, "litmus", "sim", "--for", "1h", "--timeout", "200ms"), exitFailed, "--timeout 200ms")
 }
 
