@@ -78,6 +78,9 @@ func (p *LinkPort) first() (net.Conn, error) {
 			return conn, nil
 		}
 		if errors.Is(err, syscall.ECONNREFUSED) {
+			if i, err := os.Lstat(p.path); err == nil && i.Mode().Type() != os.ModeSocket {
+				return nil, &LinkError{What: p.path, Why: "it is no socket", Remedy: "give the path of a socket, or of a file that does not exist yet"}
+			}
 			// The socket of a process that is gone.
 			if err := os.Remove(p.path); err != nil && !errors.Is(err, os.ErrNotExist) {
 				return nil, &LinkError{What: p.path, Why: "a socket nobody listens on cannot be removed", Err: err, Remedy: "remove it, or choose another path"}
