@@ -10,7 +10,7 @@ type Ruling struct {
 
 // Rulings lists the model's decisions.
 func Rulings() []Ruling {
-	return []Ruling{
+	return append([]Ruling{
 		{"interface step", "a QUERY_ISSI that is refused or does not offer ISSI 1 lets the driver go on with ISSI 0 and without SET_ISSI; where 1 is offered SET_ISSI must come", "Linux main.c (mlx5_core_set_issi) sends no SET_ISSI then"},
 		{"out of order", "a command in the wrong phase is refused with BAD_SYS_STATE", "no source; hardware's own answer is not known"},
 		{"order of checks", "opcode, phase, op_mod, input length, output length, user context, then the command's own", "no source"},
@@ -86,5 +86,5 @@ func Rulings() []Ruling {
 		{"syndromes without a cause", "MW_BIND_ERR and REMOTE_ABORTED_ERR: the model has no memory windows and aborts nothing", "IB"},
 		{"wire", "functions of a chip reach one another by LID, or by MAC and GID; every other address goes over the link, or is lost without one", "no source"},
 		{"load", "a command takes an exponentially distributed time of mean 1/RATE seconds, each on its own", "no source"},
-	}
+	}, dataRulings()...)
 }
