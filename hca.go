@@ -101,7 +101,7 @@ func Open(ctx context.Context, t vfio.Transport, o Options) (*HCA, error) {
 	if ctx.Err() != nil {
 		limit = min(limit, h.teardownLimit)
 	}
-	undo, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, &undoTimeout{limit})
+	undo, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, &undoTimeError{limit})
 	defer cancel()
 	if lost(err) {
 		se.Undo = h.isolate(err)
@@ -121,13 +121,13 @@ func Open(ctx context.Context, t vfio.Transport, o Options) (*HCA, error) {
 // time.
 const undoLimit = 30 * time.Second
 
-// undoTimeout tells a deadline of the undo from one of the caller.
-type undoTimeout struct{ limit time.Duration }
+// undoTimeError tells a deadline of the undo from one of the caller.
+type undoTimeError struct{ limit time.Duration }
 
-func (e *undoTimeout) Error() string { return fmt.Sprintf("the undo was given %v", e.limit) }
+func (e *undoTimeError) Error() string { return fmt.Sprintf("the undo was given %v", e.limit) }
 
 // Is matches context.DeadlineExceeded.
-func (e *undoTimeout) Is(target error) bool { return target == context.DeadlineExceeded }
+func (e *undoTimeError) Is(target error) bool { return target == context.DeadlineExceeded }
 
 func (h *HCA) deviceName() string {
 	if h.name == "" {

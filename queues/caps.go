@@ -11,7 +11,7 @@ import (
 // checked before a command is sent; firmware then has the last word alone.
 type Caps struct {
 	// ISSI is the interface step sequence id in force: from 1 on a shared
-	// receive queue is an RMP (prm/behaviour.md section 6).
+	// receive queue is an RMP (Linux qp.c, srq_cmd.c).
 	ISSI uint16
 	// Ethernet says that the ports run Ethernet, so that RDMA is RoCE.
 	Ethernet bool
@@ -94,7 +94,7 @@ func CapsOf(issi uint16, general, atomic, roce []byte) Caps {
 	return c
 }
 
-// Bits of atomic_operations (prm/caps.md section 4.5).
+// Bits of atomic_operations (Linux driver.h, MLX5_ATOMIC_OPS_*).
 const (
 	atomicCS       = 1 << 0
 	atomicFA       = 1 << 1
@@ -105,7 +105,7 @@ const (
 )
 
 // AtomicMode is the atomic_mode of a queue pair that uses all the device has, by
-// Linux's rule (qp.c, prm/atomics.md section 7.5): with masked operations the
+// Linux's rule (qp.c, get_atomic_mode): with masked operations the
 // largest size of the bitmap, but at least 8 bytes; with the plain ones alone
 // IB_SPEC; none without atomics.
 func (c *Caps) AtomicMode() prm.AtomicMode {

@@ -104,8 +104,8 @@ func (q *QP) Local(ctx context.Context) (PeerInfo, error) {
 	return p, nil
 }
 
-// Connect brings an RC queue pair from RESET or INIT to RTS with a peer (steps of
-// prm/behaviour.md section 5). From then on the send queue applies the write rule
+// Connect brings an RC queue pair from RESET or INIT to RTS with a peer (the steps
+// and fields of Linux qp.c). From then on the send queue applies the write rule
 // of the peer: see SendQueue.SetPeerAtomic.
 func (q *QP) Connect(ctx context.Context, peer PeerInfo, o ConnectOptions) error {
 	op := fmt.Sprintf("connect QP %#x to QP %#x", q.number, peer.QPN)

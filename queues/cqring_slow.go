@@ -277,8 +277,8 @@ const (
 )
 
 // Arm asks for one completion event: with the next completion, or the next
-// solicited or failed one. Arming is level-triggered (prm/behaviour.md section
-// 1): if there are completions nobody has polled, the event comes at once.
+// solicited or failed one. Arming is level-triggered, as Linux's
+// drivers rely on (cq.c arms without polling again): if there are completions nobody has polled, the event comes at once.
 func (r *CQRing) Arm(solicitedOnly bool) {
 	v := r.sn.Load()&3<<28 | r.ci&ciMask
 	if solicitedOnly {

@@ -278,7 +278,7 @@ var loopbackOps = []struct {
 		l.good(l.acq, 2)
 		for i := range n {
 			// Replies are words with the most significant byte first, but for one of
-			// 8 bytes in the other mode (prm/atomics.md section 7.3).
+			// 8 bytes in the other mode (UCX ib_mlx5dv_md.c).
 			require.EqualValues(l.t, i, binary.BigEndian.Uint64(at(l.amem, 1024+8*i, 8)))
 			require.Equal(l.t, uint64(i)-1, binary.BigEndian.Uint64(at(l.amem, 2048+8*i, 8)))
 			require.Equal(l.t, ^uint64(0), l.bmem.Load64(1024+8*i))

@@ -188,7 +188,7 @@ func TestOptParamMask(t *testing.T) {
 }
 
 // The bits of the table by number, so that a name cannot hide a wrong one
-// (prm/contexts.md section 5.8).
+// (Linux qp.h, MLX5_QP_OPTPAR_*).
 func TestOptParamNumbers(t *testing.T) {
 	const alt, rre, rae, rwe, pkey, qkey, rnr, pm, lag, port, srqn, cqn = 0, 1, 2, 3, 4, 5, 6, 10, 15, 16, 18, 19
 	set := func(bits ...int) (m prm.OptParam) {

@@ -81,7 +81,7 @@ type MKeyOptions struct {
 }
 
 // maxMKeyPage is log2 of the largest page of a translation table: rdma-core
-// knows five bits for it (prm/contexts.md section 5.9).
+// knows five bits for it (mlx5_ifc.h, mkc.log_page_size).
 const maxMKeyPage = 31
 
 // MKey is a memory key: the right to reach a range of memory, for this device

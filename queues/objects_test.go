@@ -102,7 +102,7 @@ func TestMKeyQuery(t *testing.T) {
 			if c.shift != 0 {
 				require.Equal(t, c.shift, s.LogPageSize)
 			}
-			// The rule of translation (prm/behaviour.md section 2) leads to the buffer.
+			// The rule of translation (Linux mr.c) leads to the buffer.
 			mask := uint64(1)<<s.LogPageSize - 1
 			require.Equal(t, buf.IOVA()+o.Offset, s.Pages[0]&^mask|start&mask)
 			n := (start+length-1)>>s.LogPageSize - start>>s.LogPageSize + 1

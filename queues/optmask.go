@@ -19,7 +19,7 @@ const (
 	optBack   = prm.OptParamRNRTimeout | optRights
 )
 
-// optTable is table 5.8 of prm/contexts.md (Linux qp.h and qp.c, opt_mask): the
+// optTable is the table opt_mask of Linux qp.c with the bits of qp.h: the
 // optional parameters of each transition. What is not optional is taken from the
 // context without a bit; RST2INIT, 2ERR and 2RST have nothing optional.
 var optTable = map[prm.Opcode]optRow{

@@ -7,7 +7,7 @@ import (
 )
 
 // The oracle: what a program of WQEs must leave behind, carried out one after the
-// other by the rules of InfiniBand and prm/atomics.md, without packets, queues or
+// other by the rules of InfiniBand and of masked atomics, without packets, queues or
 // time. It shares no code with the driver or the model.
 
 // verb is an operation of a program.
@@ -375,7 +375,7 @@ func (a *end) atomic(requester *end, s *step) {
 }
 
 // addBits is the definition of the masked fetch-and-add, bit by bit: the carry out
-// of bit i enters bit i+1 only if the boundary has no bit i (prm/atomics.md 7.1).
+// of bit i enters bit i+1 only if the boundary has no bit i.
 func addBits(v, add, boundary uint64, width int) (sum uint64) {
 	carry := uint64(0)
 	for i := range width {

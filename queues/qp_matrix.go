@@ -48,7 +48,7 @@ const (
 )
 
 // qpMatrix says for every state and command what happens (InfiniBand section
-// 10.3.1; the commands are Linux qp.c's, prm/contexts.md section 5.8). No
+// 10.3.1; the commands are those of Linux qp.c, optab). No
 // published command leads to SQD: a queue pair comes there by itself, or by
 // firmware's doing.
 var qpMatrix = [len(QPStates)][len(QPTransitions)]cell{

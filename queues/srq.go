@@ -47,7 +47,7 @@ type SRQ struct {
 
 // CreateSRQ allocates ring and doorbell record and hands them to firmware: as an
 // RMP (CREATE_RMP, 0x90c) where the ISSI is 1 or more, as Linux does
-// (prm/behaviour.md section 6), else as an SRQ (CREATE_SRQ, 0x700).
+// (srq_cmd.c), else as an SRQ (CREATE_SRQ, 0x700).
 func (d *Dev) CreateSRQ(ctx context.Context, o SRQOptions) (*SRQ, error) {
 	if o.LogSize == 0 {
 		o.LogSize = defaultLogSRQ
