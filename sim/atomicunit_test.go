@@ -117,7 +117,8 @@ func TestAtomicUnit(t *testing.T) {
 		order := memOrder(rng.IntN(2))
 		cs, masked := rng.IntN(2) == 0, size != 8 || rng.IntN(4) > 0
 		atom := uint8(0)
-		mem, args := fill(size), [][]byte(nil)
+		var args [][]byte
+		mem := fill(size)
 		want := append([]byte(nil), mem...)
 		reply := oracleReply(mem, size, order)
 		ones, zeros := make([]byte, size), make([]byte, size)
@@ -203,9 +204,9 @@ func TestAtomicAgainstHost(t *testing.T) {
 		}()
 		var a atomicReq
 		var old atomicWords
-		args := make([]byte, size)
+		args := make([]byte, 2*size)
 		args[size-1] = 1
-		a.setArgs(atomMasked, size, append(args, make([]byte, size)...))
+		a.setArgs(atomMasked, size, args)
 		for range n {
 			a.run(m.Slice(0, size), orderHost, &old)
 		}

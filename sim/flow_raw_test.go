@@ -3,12 +3,10 @@ package sim
 import (
 	"encoding/binary"
 	"fmt"
-	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/mlxvfio/mlxvfio/internal/prm"
-	"github.com/mlxvfio/mlxvfio/vfio"
 )
 
 // The raw driver's data path: queues of QPs, keys, and entries put together by
@@ -242,7 +240,7 @@ type wqe struct {
 // fill writes an entry into the ring without telling the device.
 func (e *end) fill(w wqe) {
 	e.r.t.Helper()
-	body := make([]byte, wqeUnit)
+	body := append([]byte(nil), make([]byte, wqeUnit)...)
 	for _, s := range w.segs {
 		body = append(body, s...)
 	}
@@ -362,6 +360,3 @@ func (r *raw) allEvents() {
 	eqn, at := r.createEQ(7, 2, mask)
 	r.eqLog, r.eqn, r.eqAt, r.ci = 7, eqn, at, 0
 }
-
-var _ = testing.TB(nil)
-var _ = vfio.RegionBAR0

@@ -265,14 +265,6 @@ type sge struct {
 	inline bool
 }
 
-// total is the length of a list.
-func total(l []sge) (n uint64) {
-	for i := range l {
-		n += uint64(l[i].n)
-	}
-	return n
-}
-
 // moveList moves p from or to the list, beginning off bytes into it. raw is the
 // WQE that inline pieces lie in.
 func (f *function) moveList(a accessor, l []sge, raw []byte, off uint64, p []byte, write bool) memResult {
