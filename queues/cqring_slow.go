@@ -177,9 +177,10 @@ func (r *CQRing) idle() error {
 		return e
 	}
 	// A lapped entry has the owner bit of the next pass, so it looks as if it had
-	// not arrived, while its successor still bears the bit of this pass; the
-	// third look excludes that both arrived between the first two.
-	if r.log > 0 && !r.ready(r.ci) && r.ready(r.ci+1) && !r.ready(r.ci) {
+	// not arrived, while the last entry of this pass has. In a ring that the device
+	// fills in order that cannot be otherwise; the third look excludes that both
+	// arrived between the first two.
+	if last := r.ci + r.mask; r.log > 0 && !r.ready(r.ci) && r.ready(last) && !r.ready(r.ci) {
 		e := r.fail(r.ci, ErrCQOverrun, nil, "its queue pairs go to error; make it as large as all WQEs that can be outstanding, and reset them")
 		r.broken.CompareAndSwap(nil, e)
 		return e
@@ -277,8 +278,8 @@ const (
 )
 
 // Arm asks for one completion event: with the next completion, or the next
-// solicited or failed one. Arming is level-triggered, as Linux's
-// drivers rely on (cq.c arms without polling again): if there are completions nobody has polled, the event comes at once.
+// solicited or failed one. Arming is level-triggered (prm/behaviour.md section
+// 1): if there are completions nobody has polled, the event comes at once.
 func (r *CQRing) Arm(solicitedOnly bool) {
 	v := r.sn.Load()&3<<28 | r.ci&ciMask
 	if solicitedOnly {

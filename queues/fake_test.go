@@ -1,10 +1,12 @@
 package queues
 
 import (
+	"encoding/binary"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mlxvfio/mlxvfio/internal/prm"
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
 
@@ -57,4 +59,70 @@ func newSQ(tb testing.TB, log uint8, u *UAR) (*SendQueue, []byte) {
 	})
 	require.NoError(tb, err)
 	return q, rec
+}
+
+// wqeAt is the WQE of n bytes that begins at running block pi, taken out of the
+// ring around its end.
+func wqeAt(q *SendQueue, pi uint32, n int) []byte {
+	var b []byte
+	for len(b) < n {
+		at := int(pi) % q.Size() * WQEBB
+		b = append(b, q.buf[at:at+WQEBB]...)
+		pi++
+	}
+	return b[:n]
+}
+
+// device is the hardware side of a CQ: it writes CQEs as prm/wqe-cqe-eqe.md 6.7
+// says, through the views of internal/prm.
+type device struct {
+	mem vfio.Mem
+	log uint8
+	pi  uint32
+	cqe prm.CQE64 // being written
+}
+
+// newCQ is a CQ in ordinary memory, its record, and the device that feeds it.
+func newCQ(tb testing.TB, log uint8, u *UAR) (*CQRing, *device, []byte) {
+	rec := make([]byte, RecordSize)
+	mem := vfio.MemOf(make([]byte, cqeSize<<log))
+	r, err := NewCQRing(CQRingConfig{Name: "test", CQN: 0x4321, LogSize: log, UAR: u, Ring: mem, Record: vfio.MemOf(rec)})
+	require.NoError(tb, err)
+	return r, &device{mem: mem, log: log}, rec
+}
+
+// write completes one entry; fill sets all but the owner bit.
+func (d *device) write(fill func(e *prm.CQE64)) {
+	e := &d.cqe
+	clear(e[:])
+	fill(e)
+	e.SetOwner(d.pi>>d.log&1 != 0)
+	at := int(d.pi) % (1 << d.log) * cqeSize
+	d.mem.CopyIn(at, e[:cqeOwn])
+	d.mem.StoreBE32(at+cqeOwn, binary.BigEndian.Uint32(e[cqeOwn:]))
+	d.pi++
+}
+
+// sent completes the send WQE with this index.
+func (d *device) sent(qpn uint32, index uint16, op prm.WQEOpcode) {
+	d.write(func(e *prm.CQE64) {
+		e.SetOpcode(prm.CQEReq)
+		e.SetQPN(qpn)
+		e.SetWQECounter(index)
+		e.SetSWQEOpcode(op)
+		e.SetByteCnt(0xb0 + uint32(index))
+	})
+}
+
+// failed completes a WQE with an error.
+func (d *device) failed(cqe prm.CQEOpcode, qpn uint32, index uint16, op prm.WQEOpcode, s prm.CQESyndrome) {
+	d.write(func(e *prm.CQE64) {
+		x := prm.AsErrCQE(e[:])
+		x.SetOpcode(cqe)
+		x.SetQPN(qpn)
+		x.SetWQECounter(index)
+		x.SetSWQEOpcode(op)
+		x.SetSyndrome(s)
+		x.SetVendorErrSynd(0x81)
+	})
 }

@@ -23,7 +23,8 @@ type SRQRingConfig struct {
 }
 
 // SRQRing is the ring of a shared receive queue (SRQ, RMP or XRC SRQ). WQEs are
-// a list: each begins with the index of the next one (Linux srq.c), because queue pairs finish them in any order. It belongs to
+// a list: each begins with the index of the next one (prm/behaviour.md section
+// 6; Linux srq.c), because queue pairs finish them in any order. It belongs to
 // one caller at a time, together with the CQs its queue pairs complete on.
 type SRQRing struct {
 	buf   []byte
