@@ -67,8 +67,21 @@ type station struct {
 	seen    uint32 // consumer index when the CQ was armed last
 }
 
+// stepLimit bounds a step of a Build, which goes on when the caller's context is
+// over, and the closing of what a failed Build made.
+const stepLimit = 3 * time.Second
+
+// outlive is a context for what is not to be left half done.
+func outlive(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), stepLimit)
+}
+
 // Build makes queue pairs, memory and keys, connects and probes. Close the Bench
 // when done; a Build that fails has closed what it made.
+//
+// Cancelling ctx ends Build after the step it is at, so that no command is left of
+// which nobody knows what it made, and what was made is closed: that takes what
+// those commands take, at most 3 s each.
 func Build(ctx context.Context, o BuildOptions) (*Bench, error) {
 	if len(o.Requesters) == 0 {
 		o.Requesters = []Host{o.Responder}
@@ -81,9 +94,16 @@ func Build(ctx context.Context, o BuildOptions) (*Bench, error) {
 	}
 	b := &Bench{hosts: map[*queues.Dev]*station{}}
 	if err := b.build(ctx, o); err != nil {
-		return nil, errors.Join(fmt.Errorf("build queue pairs for %s: %w", o.Name, err), b.Close(ctx))
+		return nil, errors.Join(fmt.Errorf("build queue pairs for %s: %w", o.Name, err), b.undo(ctx))
 	}
 	return b, nil
+}
+
+// undo closes what was made, also when ctx is over.
+func (b *Bench) undo(ctx context.Context) error {
+	ctx, cancel := outlive(ctx)
+	defer cancel()
+	return b.Close(ctx)
 }
 
 func (b *Bench) build(ctx context.Context, o BuildOptions) error {
@@ -95,7 +115,10 @@ func (b *Bench) build(ctx context.Context, o BuildOptions) error {
 	if o.Idle == nil {
 		b.Rig.Idle = b.idle
 	}
-	if b.Rig.Target, err = responder.memory(ctx, "litmus target", TargetSize, queues.LocalWrite|queues.RemoteRead|queues.RemoteWrite|queues.RemoteAtomic); err != nil {
+	making, made := outlive(ctx)
+	b.Rig.Target, err = responder.memory(making, "litmus target", TargetSize, queues.LocalWrite|queues.RemoteRead|queues.RemoteWrite|queues.RemoteAtomic)
+	made()
+	if err != nil {
 		return err
 	}
 	for _, h := range o.Requesters {
@@ -131,6 +154,11 @@ func (b *Bench) station(ctx context.Context, h Host, o BuildOptions) (*station, 
 	if s := b.hosts[h.Dev]; s != nil {
 		return s, nil
 	}
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	ctx, cancel := outlive(ctx)
+	defer cancel()
 	s := &station{host: h}
 	b.hosts[h.Dev], b.order = s, append(b.order, s)
 	var err error
@@ -170,6 +198,11 @@ func (s *station) memory(ctx context.Context, name string, n int, access queues.
 
 // connect makes a pair of queue pairs and the requester on it.
 func (b *Bench) connect(ctx context.Context, from, to *station, name string, o BuildOptions) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := outlive(ctx)
+	defer cancel()
 	local, err := from.memory(ctx, "litmus "+name, LocalSize, queues.LocalWrite)
 	if err != nil {
 		return err

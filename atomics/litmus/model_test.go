@@ -14,6 +14,7 @@ import (
 	"github.com/mlxvfio/mlxvfio"
 	"github.com/mlxvfio/mlxvfio/atomics"
 	"github.com/mlxvfio/mlxvfio/atomics/litmus"
+	"github.com/mlxvfio/mlxvfio/cmdif"
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 	"github.com/mlxvfio/mlxvfio/internal/vfiouser"
 	"github.com/mlxvfio/mlxvfio/queues"
@@ -259,8 +260,50 @@ func TestBenchCloses(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, err = litmus.Build(ctx, litmus.BuildOptions{Name: "close", Responder: host(t, h, "a")})
-	require.Error(t, err)
+	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, before.LiveBuffers, h.Stats().DMA.LiveBuffers)
+}
+
+// A Build that is cancelled at any command leaves nothing either: no memory, and no
+// command of which nobody knows what it made.
+func TestBuildCancelled(t *testing.T) {
+	h := model(t, "sim:cx5")
+	before := h.Stats()
+	var cancel context.CancelFunc
+	left := 0
+	h.Conn().SetTrace(func(e cmdif.TraceEvent) {
+		if !e.Output {
+			if left--; left == 0 {
+				cancel()
+			}
+		}
+	})
+	defer h.Conn().SetTrace(nil)
+	cancelled := 0
+	for n := 1; ; n++ {
+		var ctx context.Context
+		ctx, cancel = context.WithCancel(context.Background())
+		left = n
+		b, err := litmus.Build(ctx, litmus.BuildOptions{Name: "cancelled", Responder: host(t, h, "a"), Queues: 1, NoProbe: true})
+		over := ctx.Err() != nil
+		cancel()
+		if err == nil {
+			require.NoError(t, b.Close(context.Background()))
+		} else {
+			require.True(t, over, "%v", err)
+			require.ErrorIs(t, err, context.Canceled)
+			require.NotContains(t, err.Error(), "not freed")
+			cancelled++
+		}
+		st := h.Stats()
+		require.Equal(t, before.DMA.LiveBuffers, st.DMA.LiveBuffers, "cancelled at command %d: %v", n, err)
+		require.Zero(t, st.Commands.Quarantined)
+		require.Zero(t, st.Commands.Late)
+		if !over {
+			break
+		}
+	}
+	require.Greater(t, cancelled, 3)
 }
 
 // With one seed for the model and one for the suite, and the model's clock in our

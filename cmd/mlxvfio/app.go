@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/mlxvfio/mlxvfio"
 	"github.com/mlxvfio/mlxvfio/pci"
 	"github.com/spf13/cobra"
 )
@@ -33,6 +34,8 @@ type app struct {
 	pci   pci.Options        // where functions are looked for; tests point it elsewhere
 	begun bool               // a verb runs: what fails from here on is no usage error of cobra's
 	done  context.CancelFunc // ends the time limit
+	// recording is why the recording is not complete: no fault of the device.
+	recording error
 }
 
 // result is what a verb prints: as JSON through its exported fields, or as text.
@@ -50,15 +53,12 @@ func (a *app) main(ctx context.Context, args []string) int {
 func (a *app) execute(ctx context.Context, args []string) error {
 	root := a.command()
 	root.SetArgs(args)
-	root.SetOut(a.out)
+	help := &sticky{w: a.out} // cobra does not tell when it cannot write
+	root.SetOut(help)
 	root.SetErr(a.err)
 	err := root.ExecuteContext(ctx)
 	if a.done != nil {
 		a.done()
-	}
-	var up *timeUpError
-	if a.timeout > 0 && errors.Is(err, context.DeadlineExceeded) && !errors.As(err, &up) {
-		err = fmt.Errorf("%w (--timeout %v)", err, a.timeout)
 	}
 	if err != nil && !a.begun {
 		// Flags are read in order: an error before --json was reached is JSON all the same.
@@ -68,7 +68,21 @@ func (a *app) execute(ctx context.Context, args []string) error {
 			err = &usageError{err.Error()}
 		}
 	}
-	return err
+	return errors.Join(err, a.recording, help.err)
+}
+
+// sticky keeps the first error of a writer.
+type sticky struct {
+	w   io.Writer
+	err error
+}
+
+func (s *sticky) Write(p []byte) (int, error) {
+	n, err := s.w.Write(p)
+	if s.err == nil {
+		s.err = err
+	}
+	return n, err
 }
 
 // command is the tree of verbs.
@@ -127,7 +141,17 @@ func (a *app) verb(use, short string, minArgs, maxArgs int, fn func(ctx context.
 		}
 		return nil
 	}
-	c.RunE = func(cmd *cobra.Command, args []string) error { return fn(cmd.Context(), args) }
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		err := fn(cmd.Context(), args)
+		var (
+			se *mlxvfio.StageError
+			ce *mlxvfio.CloseError
+		)
+		if errors.As(err, &se) || errors.As(err, &ce) {
+			return err // withFunction knows whose time was over
+		}
+		return timeUp(cmd.Context(), err)
+	}
 	return c
 }
 
@@ -150,6 +174,32 @@ func (e *timeUpError) Error() string { return fmt.Sprintf("not done within --tim
 
 // Is makes it the deadline that it is.
 func (e *timeUpError) Is(target error) bool { return target == context.DeadlineExceeded }
+
+// timeUp adds to an error that --timeout is why: where the time is over and the
+// error is about time.
+func timeUp(ctx context.Context, err error) error {
+	var up *timeUpError
+	if !errors.Is(err, context.DeadlineExceeded) || errors.As(err, &up) {
+		return err
+	}
+	if d, ok := ctx.Deadline(); ok && !time.Now().Before(d) {
+		<-ctx.Done() // who looks at the deadline may be ahead of the context by a moment
+	}
+	if !errors.As(context.Cause(ctx), &up) {
+		return err
+	}
+	return &lateError{err, up}
+}
+
+// lateError is what was going on when the time of --timeout was over.
+type lateError struct {
+	err error
+	up  *timeUpError
+}
+
+func (e *lateError) Error() string { return fmt.Sprintf("%v (--timeout %v)", e.err, e.up.after) }
+
+func (e *lateError) Unwrap() []error { return []error{e.err, e.up} }
 
 func parseLevel(s string) (slog.Level, error) {
 	if s == "" {

@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 
 	"github.com/mlxvfio/mlxvfio"
-	"github.com/mlxvfio/mlxvfio/cmdif"
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 	"github.com/mlxvfio/mlxvfio/vfio"
 	"github.com/spf13/cobra"
@@ -32,13 +30,12 @@ func (a *app) caps(ctx context.Context, dev, only string, all bool) error {
 			return usagef("--type %s: %s", only, valueHint(&prm.Field{Enum: prm.CapTypeEnum}))
 		}
 	}
-	at := &powerOn{}
-	return a.withDevice(ctx, dev, mlxvfio.Options{Trace: at.see}, func(_ context.Context, s *session) error {
+	return a.withDevice(ctx, dev, mlxvfio.Options{}, func(_ context.Context, s *session) error {
 		r := &capsResult{deviceHead: s.head(), Types: []capEntry{}, Set: []mlxvfio.CapRow{}, all: all}
 		wanted := func(t prm.CapType) bool { return only == "" || strings.EqualFold(t.String(), only) }
 		for _, c := range s.Caps() {
 			if wanted(c.Type) {
-				r.Types = append(r.Types, newCapEntry(c, at.of(c.Type), s.sources(c.Type)))
+				r.Types = append(r.Types, newCapEntry(c, s.sources(c.Type)))
 			}
 		}
 		for _, row := range s.CapReport() {
@@ -51,49 +48,6 @@ func (a *app) caps(ctx context.Context, dev, only string, all bool) error {
 		}
 		return a.print("caps/1", r)
 	})
-}
-
-// powerOn keeps what a function says of its capabilities before a driver has
-// set any: the replies to QUERY_HCA_CAP (current) up to the first SET_HCA_CAP.
-type powerOn struct {
-	mu   sync.Mutex
-	mod  map[int]uint16 // op_mod of the query in each slot
-	over bool
-	caps map[prm.CapType][]byte
-}
-
-// see is the trace of the bring-up.
-func (p *powerOn) see(e cmdif.TraceEvent) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	entry := prm.AsCmdQueueEntry(e.Entry)
-	switch {
-	case e.Opcode == prm.OpSetHCACap:
-		p.over = true
-	case e.Opcode != prm.OpQueryHCACap || p.over:
-	case !e.Output:
-		if p.mod == nil {
-			p.mod, p.caps = map[int]uint16{}, map[prm.CapType][]byte{}
-		}
-		p.mod[e.Slot] = prm.AsCmdIn(entry.CommandInputInlineData()).OpMod()
-	default:
-		mod := p.mod[e.Slot]
-		if cmdif.CapMode(mod&1) != cmdif.CapCurrent || prm.AsCmdOut(entry.CommandOutputInlineData()).Status() != prm.StatusOK {
-			return
-		}
-		var b []byte
-		for _, m := range e.Mailboxes {
-			b = append(b, prm.AsCmdIfBox(m).MailboxData()...)
-		}
-		p.caps[prm.CapType(mod>>1)] = b[:min(len(b), mlxvfio.CapSize)]
-	}
-}
-
-// of is the power-on value of a type, nil if it was not asked for that early.
-func (p *powerOn) of(t prm.CapType) []byte {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.caps[t]
 }
 
 // capEntry is one capability type.
@@ -113,10 +67,10 @@ type capEntry struct {
 	Source map[string]capSource `json:"source,omitempty"`
 }
 
-func newCapEntry(c *mlxvfio.Capability, atPowerOn []byte, source map[string]capSource) capEntry {
+func newCapEntry(c *mlxvfio.Capability, source map[string]capSource) capEntry {
 	e := capEntry{
 		Type: c.Type.String(), ID: uint16(c.Type), Source: source,
-		CurrentHex: hex.EncodeToString(c.Current), MaximumHex: hex.EncodeToString(c.Maximum), PowerOnHex: hex.EncodeToString(atPowerOn),
+		CurrentHex: hex.EncodeToString(c.Current), MaximumHex: hex.EncodeToString(c.Maximum), PowerOnHex: hex.EncodeToString(c.PowerOn),
 	}
 	layout := prm.CapStruct(c.Type)
 	if layout == nil {
@@ -124,8 +78,8 @@ func newCapEntry(c *mlxvfio.Capability, atPowerOn []byte, source map[string]capS
 	}
 	e.Layout = layout.Name
 	e.Current, e.Maximum = prm.Decode(c.Current, layout), prm.Decode(c.Maximum, layout)
-	if atPowerOn != nil {
-		e.PowerOn = prm.Decode(atPowerOn, layout)
+	if c.PowerOn != nil {
+		e.PowerOn = prm.Decode(c.PowerOn, layout)
 	}
 	return e
 }

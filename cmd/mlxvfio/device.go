@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/mlxvfio/mlxvfio"
+	"github.com/mlxvfio/mlxvfio/initseg"
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
 
@@ -34,7 +35,7 @@ func (a *app) withDevice(ctx context.Context, dev string, o mlxvfio.Options, fn 
 func (a *app) withFunction(ctx context.Context, arg devArg, o mlxvfio.Options, fn func(ctx context.Context, s *session) error) error {
 	t, err := a.open(ctx, arg)
 	if err != nil {
-		return err
+		return timeUp(ctx, err)
 	}
 	if arg.kind == devSysfs {
 		return errors.Join(&vfio.Error{Op: "bring the function up", Target: arg.text, Err: vfio.ErrNotSupported,
@@ -44,10 +45,14 @@ func (a *app) withFunction(ctx context.Context, arg devArg, o mlxvfio.Options, f
 	o.Polled = o.Polled || a.polled
 	h, err := mlxvfio.Open(ctx, t, o)
 	if err != nil {
-		return err
+		var se *mlxvfio.StageError
+		if errors.As(err, &se) && !errors.Is(se.Err, context.DeadlineExceeded) {
+			return err // whatever the undo met
+		}
+		return timeUp(ctx, err)
 	}
 	s := &session{HCA: h, arg: arg, info: h.Device().Info(), dev: t}
-	err = fn(ctx, s)
+	err = timeUp(ctx, fn(ctx, s))
 	if cerr := closeDevice(ctx, h); cerr != nil {
 		return errors.Join(err, cerr)
 	}
@@ -76,16 +81,61 @@ func (e *stoppedError) Error() string {
 
 func (e *stoppedError) Unwrap() error { return e.err }
 
-// closeLimit bounds how long giving a function back may take before it is cut
-// off instead.
-const closeLimit = 30 * time.Second
+// How long giving a function back may take before it is cut off instead: while
+// there is time, and once a signal came or the time of --timeout is over. The
+// second is what Linux gives a teardown.
+const (
+	closeLimit = 30 * time.Second
+	lateLimit  = initseg.DefaultTeardown
+)
 
 // closeDevice gives the function back, also when ctx is over.
 func closeDevice(ctx context.Context, h *mlxvfio.HCA) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
+	ctx, cancel := outlast(ctx, closeLimit, lateLimit)
 	defer cancel()
 	return h.Close(ctx)
 }
+
+// outlast is a context that goes on when ctx is over: for late, and never longer
+// than limit in all. cancel waits for what belongs to it.
+func outlast(ctx context.Context, limit, late time.Duration) (longer context.Context, cancel func()) {
+	longer, free := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, &closeTimeoutError{limit, nil})
+	longer, cut := context.WithCancelCause(longer)
+	done := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(done)
+		t := time.NewTimer(late)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			cut(&closeTimeoutError{late, context.Cause(ctx)})
+		case <-longer.Done():
+		}
+	})
+	return longer, func() {
+		cut(nil)
+		if !stop() {
+			<-done
+		}
+		free()
+	}
+}
+
+// closeTimeoutError is why giving a function back was cut off.
+type closeTimeoutError struct {
+	limit time.Duration
+	after error // what left it no more time, nil for none
+}
+
+func (e *closeTimeoutError) Error() string {
+	if e.after == nil {
+		return fmt.Sprintf("giving the function back is cut off after %v", e.limit)
+	}
+	return fmt.Sprintf("giving the function back is cut off %v after: %v", e.limit, e.after)
+}
+
+// Is makes it the deadline that it is.
+func (e *closeTimeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // deviceHead is how every report about a device begins.
 type deviceHead struct {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 
 	"github.com/mlxvfio/mlxvfio"
 	"github.com/mlxvfio/mlxvfio/cmdif"
@@ -164,16 +165,47 @@ func (a *app) exec(ctx context.Context, dev string, x execArgs) error {
 	if err != nil {
 		return err
 	}
-	return a.withDevice(ctx, dev, mlxvfio.Options{}, func(ctx context.Context, s *session) error {
+	done := false
+	err = a.withDevice(ctx, dev, mlxvfio.Options{}, func(ctx context.Context, s *session) error {
 		out := make([]byte, m.outN)
 		err := s.Conn().Exec(ctx, m.in, out)
 		var ce *cmdif.CommandError
 		if err != nil && !errors.As(err, &ce) {
 			return err // there is no answer to show
 		}
+		done = err == nil
 		return errors.Join(err, a.print("exec/1", newExecResult(s, m, out)))
 	})
+	var ce *mlxvfio.CloseError
+	if done && m.changes() && errors.As(err, &ce) && refusedOne(ce) {
+		return &aftermathError{m, err}
+	}
+	return err
 }
+
+// changes tells whether the command may have changed what the teardown relies on.
+func (m *message) changes() bool {
+	return m.op != prm.OpNop && (m.cmd == nil || !strings.HasPrefix(m.cmd.Name, "QUERY_"))
+}
+
+// refusedOne tells whether firmware refused a command of the teardown.
+func refusedOne(e *mlxvfio.CloseError) bool {
+	var ce *cmdif.CommandError
+	return errors.As(e, &ce)
+}
+
+// aftermathError says that firmware did what the user sent, and that the driver
+// then could not take down what it had made.
+type aftermathError struct {
+	m   *message
+	err error
+}
+
+func (e *aftermathError) Error() string {
+	return fmt.Sprintf("firmware did the %v that was sent, and then refused the driver's own teardown: the command took away, or changed, what the driver had made (mlxvfio info shows its objects); what followed: %s", e.m.op, oneLine(e.err))
+}
+
+func (e *aftermathError) Unwrap() error { return e.err }
 
 type execResult struct {
 	deviceHead

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -68,12 +69,16 @@ func valueHint(f *prm.Field) string {
 	return "want a number or one of " + strings.Join(names, ", ")
 }
 
-// bytesArg reads HEX or @FILE. Hex may hold white space, ':' and a leading 0x.
+// bytesArg reads HEX or @FILE, which may have mostMessage bytes. Hex may hold white
+// space, ':' and a leading 0x.
 func bytesArg(flag, s string) ([]byte, error) {
 	if name, ok := strings.CutPrefix(s, "@"); ok {
-		b, err := os.ReadFile(name)
-		if err != nil {
+		b, err := readSome(name, mostMessage+1)
+		switch {
+		case err != nil:
 			return nil, usagef("--%s: %v", flag, err)
+		case len(b) > mostMessage:
+			return nil, usagef("--%s %s: the file has more than the %d bytes that can be sent", flag, s, mostMessage)
 		}
 		return b, nil
 	}
@@ -83,6 +88,16 @@ func bytesArg(flag, s string) ([]byte, error) {
 		return nil, usagef("--%s %q is not hex: want an even number of hex digits, or @FILE with the bytes", flag, s)
 	}
 	return b, nil
+}
+
+// readSome reads a file, but no more than n bytes of it: it may have no end.
+func readSome(name string, n int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(io.LimitReader(f, n))
+	return b, errors.Join(err, f.Close())
 }
 
 // hexdump prints rows of four big-endian words, as the PRM numbers them. Rows

@@ -143,24 +143,15 @@ func (p *dataSession) litmusBuild(f *litmusFlags) (litmus.BuildOptions, error) {
 	return o, err
 }
 
-// buildLimit bounds the making of queue pairs and their probe.
-const buildLimit = 10 * time.Second
-
 // litmusOnce is one run on queue pairs of its own: a run that breaks some leaves
-// none behind. What was begun is made to its end, so that a signal finds nothing
-// half made.
+// none behind.
 func litmusOnce(ctx context.Context, build litmus.BuildOptions, o litmus.Options) (*litmus.Card, error) {
-	if err := context.Cause(ctx); err != nil {
-		return nil, err
-	}
-	making, made := context.WithTimeout(context.WithoutCancel(ctx), buildLimit)
-	b, err := litmus.Build(making, build)
-	made()
+	b, err := litmus.Build(ctx, build)
 	if err != nil {
 		return nil, err
 	}
 	card, err := litmus.Run(ctx, &b.Rig, o)
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
+	end, cancel := outlast(ctx, closeLimit, lateLimit)
 	defer cancel()
 	return card, errors.Join(err, b.Close(end))
 }

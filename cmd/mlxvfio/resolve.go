@@ -139,13 +139,31 @@ func (a *app) recordInto(o *opened) error {
 	}
 	f, err := os.Create(a.record)
 	if err != nil {
-		return errors.Join(usagef("--record: %v", err), o.Close())
+		return errors.Join(usagef("--record: %v; name a file in a folder that exists and that you may write to", err), o.Close())
 	}
 	rec := vfio.NewRecorder(o.Transport, f)
 	o.Transport = rec
-	o.undo = append(o.undo, func() error { return errors.Join(rec.Err(), f.Close()) })
+	o.undo = append(o.undo, func() error {
+		if err := errors.Join(rec.Err(), f.Close()); err != nil {
+			a.recording = &recordingError{a.record, rec.Dropped(), err}
+		}
+		return nil // the device was given back all the same
+	})
 	return nil
 }
+
+// recordingError says that the recording has a hole, and nothing else went wrong.
+type recordingError struct {
+	file    string
+	dropped uint64
+	err     error
+}
+
+func (e *recordingError) Error() string {
+	return fmt.Sprintf("the recording %s is not complete, %d accesses are missing: %s; the device is not concerned; record to where there is room", e.file, e.dropped, oneLine(e.err))
+}
+
+func (e *recordingError) Unwrap() error { return e.err }
 
 // checkFunction refuses a BDF that is not there, is no ConnectX or, where VFIO
 // is wanted, has another driver, so that the message names the real reason.

@@ -10,6 +10,8 @@ import (
 
 	"github.com/mlxvfio/mlxvfio"
 	"github.com/mlxvfio/mlxvfio/cmdif"
+	"github.com/mlxvfio/mlxvfio/initseg"
+	"github.com/mlxvfio/mlxvfio/internal/prm"
 )
 
 // selfChecks are what selftest does with a function that is up.
@@ -102,9 +104,25 @@ func checkBurst(ctx context.Context, s *session) (string, error) {
 	if want := len(errs) * burstRounds; len(took) != want {
 		return "", fmt.Errorf("%d of %d commands came back", len(took), want)
 	}
+	if err := lostCompletions(s.Conn().Stats()); err != nil {
+		return "", err
+	}
 	slices.Sort(took)
 	return fmt.Sprintf("%d commands from %d callers in %d of %d slots, median %v, %.0f a second", len(took), len(errs),
 		len(slots), len(errs), took[len(took)/2].Round(100*time.Nanosecond), float64(len(took))/total.Seconds()), nil
+}
+
+// lostCompletions fails if, since the function came up, a completion had to be
+// found by polling: its interrupt or its event was lost, and its caller waited.
+func lostCompletions(st cmdif.Stats) error {
+	if st.Recovered == 0 {
+		return nil
+	}
+	why := "no event was in the queue; look at the health buffer and the firmware version"
+	if st.LostInterrupts > 0 {
+		why = "an interrupt did not arrive, its event was in the queue; check interrupt remapping (dmesg) and /proc/interrupts"
+	}
+	return fmt.Errorf("%d completion%s recovered by polling, about a second late: %s", st.Recovered, plural(int(st.Recovered)), why)
 }
 
 // checkCaps sums up what the device can do; it must be able to do something.
@@ -125,16 +143,58 @@ func checkCaps(_ context.Context, s *session) (string, error) {
 	return fmt.Sprintf("%d types, %d fields clamped; %s, %d port%s; atomics: %s", len(s.Caps()), clamped, i.PortType, i.Ports, plural(i.Ports), atomicsText(i.Atomics)), nil
 }
 
-// checkHealth reads the health buffer.
-func checkHealth(_ context.Context, s *session) (string, error) {
-	if err := s.Segment().Alive(); err != nil {
-		return "", err
+// The health counter must move within three looks of Linux' health poll (Linux
+// health.c: every 2 s, three misses); here it is looked at more often.
+const (
+	healthLimit = 6 * time.Second
+	healthLook  = 5 * time.Millisecond
+)
+
+// checkHealth waits for the health counter to move, and looks for what firmware
+// says is wrong.
+func checkHealth(ctx context.Context, s *session) (string, error) {
+	seg, start := s.Segment(), time.Now()
+	first := seg.Health()
+	look := time.NewTicker(healthLook)
+	defer look.Stop()
+	for {
+		if err := healthy(seg); err != nil {
+			return "", err
+		}
+		if h := seg.Health(); h.Counter != first.Counter {
+			return fmt.Sprintf("counter %d, then %d after %v; no syndrome", first.Counter, h.Counter, time.Since(start).Round(100*time.Microsecond)), nil
+		}
+		if time.Since(start) > healthLimit {
+			return "", fmt.Errorf("the health counter stands still at %d for %v: firmware hangs; reset the function, or the machine if that does not help", first.Counter, healthLimit)
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return "", fmt.Errorf("wait for the health counter to move from %d: %w", first.Counter, context.Cause(ctx))
+		}
 	}
-	h := s.Segment().Health()
-	if h.Syndrome != 0 {
-		return "", fmt.Errorf("the device reports %v (health word %#x)", h.Syndrome, h.Raw)
+}
+
+// healthy tells what Linux takes for a fatal error (health.c: the bus, the
+// interface, the buffer's request for recovery), and any other syndrome.
+func healthy(seg *initseg.Segment) error {
+	if err := seg.Alive(); err != nil {
+		return err
 	}
-	return fmt.Sprintf("counter %d, no syndrome", h.Counter), nil
+	var raw [initseg.HealthBufferSize]byte
+	seg.HealthBuffer(&raw)
+	b, word := prm.AsHealthBuffer(raw[:]), seg.Health()
+	switch nic := seg.NICInterface(); {
+	case b.Synd() != 0 && b.RFR():
+		return fmt.Errorf("fatal: the device reports %v (severity %v) and asks for recovery; reset the function", b.Synd(), b.Severity())
+	case b.Synd() != 0:
+		return fmt.Errorf("the device reports %v (severity %v); compare with the vendor's list for this firmware", b.Synd(), b.Severity())
+	case word.Syndrome != 0:
+		return fmt.Errorf("the device reports %v (health word %#x)", word.Syndrome, word.Raw)
+	case nic != prm.NICInterfaceFullDriver:
+		return fmt.Errorf("fatal: nic_interface reads %v while the driver is at work; reset the function", nic)
+	}
+	return nil
 }
 
 // checkPreflight judges masks and sizes before anything is posted.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,9 +20,13 @@ func (a *app) serveVerb() *cobra.Command {
 	var sockets []string
 	var control, link string
 	var what bool
-	c := a.verb("serve [SIM] --socket PATH", "offer the model on vfio-user sockets", 0, 1, func(ctx context.Context, args []string) error {
+	var c *cobra.Command
+	c = a.verb("serve [SIM] --socket PATH", "offer the model on vfio-user sockets", 0, 1, func(ctx context.Context, args []string) error {
 		if what {
 			return a.serveWords(args)
+		}
+		if err := emptyPaths(c, sockets, control, link); err != nil {
+			return err
 		}
 		return a.serve(ctx, args, sockets, control, link)
 	})
@@ -36,6 +41,20 @@ as vfio-user:PATH.`
 	c.Flags().StringVar(&link, "link", "", "socket that joins this model's wire with that of another one")
 	c.Flags().BoolVar(&what, "list", false, "list profiles, words, faults and rulings; with SIM its values and where they come from; serve nothing")
 	return c
+}
+
+// emptyPaths refuses a path that was given as the empty word, by a shell's unset
+// variable perhaps.
+func emptyPaths(c *cobra.Command, sockets []string, control, link string) error {
+	for _, f := range []struct {
+		name  string
+		empty bool
+	}{{"socket", slices.Contains(sockets, "")}, {"control", control == ""}, {"link", link == ""}} {
+		if f.empty && c.Flags().Changed(f.name) {
+			return usagef("--%s is empty: give the path of a socket, such as /tmp/mlxvfio.sock", f.name)
+		}
+	}
+	return nil
 }
 
 func (a *app) serve(ctx context.Context, args, sockets []string, control, link string) error {
