@@ -30,6 +30,10 @@ var scenarios = map[string]scenario{
 	"kill-any":  {killRunning, 3 * time.Minute},
 	"interrupt": {interrupt, 2 * time.Minute},
 	"restore":   {restore, 4 * time.Minute},
+	"data":      {data, 5 * time.Minute},
+	"data-kill": {dataKilled, 3 * time.Minute},
+	"hosts":     {hosts, 5 * time.Minute},
+	"broken":    {broken, 5 * time.Minute},
 
 	// of the bench itself
 	"mechanics":     {mechanics, 30 * time.Second},

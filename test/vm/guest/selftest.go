@@ -113,11 +113,18 @@ func judgeSelftest(text string, want expectation) error {
 // interruptsSeen finds how many completion events and wake-ups the check of the events has counted.
 var interruptsSeen = regexp.MustCompile(`(\d+) completion events?, (\d+) wake-ups?`)
 
+// neededChecks are those that must have been made: commands, data by loopback, atomics.
+var neededChecks = []string{
+	"event-mode", "command-burst", "capabilities", "atomics-preflight", "data-path", "send", "write", "read", "atomics-probe", "atomics", "health",
+}
+
 // judgeChecks wants every check to have passed, and the one of the events to have counted some. In polled mode it must
 // have been left out.
 func (r selftestReport) judgeChecks(polled bool) (errs []error) {
 	counted := false
+	missing := slices.Clone(neededChecks)
 	for _, c := range r.Checks {
+		missing = slices.DeleteFunc(missing, func(name string) bool { return name == c.Check })
 		if polled && c.Check == "event-mode" {
 			counted = c.OK && strings.HasPrefix(c.Note, "skipped")
 			continue
@@ -128,6 +135,9 @@ func (r selftestReport) judgeChecks(polled bool) (errs []error) {
 		if m := interruptsSeen.FindStringSubmatch(c.Note); c.Check == "event-mode" && m != nil {
 			counted = positive(m[1]) && positive(m[2])
 		}
+	}
+	if len(missing) > 0 {
+		errs = append(errs, fmt.Errorf("checks that were not made: %v", missing))
 	}
 	if !counted {
 		errs = append(errs, fmt.Errorf("the check event-mode did not count events and wake-ups (polled: %v): %+v", polled, r.Checks))

@@ -12,7 +12,9 @@ import (
 // as "mlxvfio selftest --json" prints it, with most stages left out
 const goodSelftest = `{"schema":"mlxvfio.selftest/1","device":"0000:01:00.0","backend":"type1","firmware":"16.35.4030","mode":"event","vectors":3,
 "stages":[{"stage":"open","ms":2.119},{"stage":"ready","ms":1.285}],
-"checks":[{"check":"event-mode","ok":true,"ms":1.849,"note":"1 command, 1 completion event, 2 wake-ups"},{"check":"health","ok":true,"ms":0.299}],
+"checks":[{"check":"event-mode","ok":true,"ms":1.849,"note":"1 command, 1 completion event, 2 wake-ups"},{"check":"health","ok":true,"ms":0.299},
+{"check":"command-burst","ok":true},{"check":"capabilities","ok":true},{"check":"atomics-preflight","ok":true},{"check":"data-path","ok":true},
+{"check":"send","ok":true},{"check":"write","ok":true},{"check":"read","ok":true},{"check":"atomics-probe","ok":true},{"check":"atomics","ok":true}],
 "teardown":[{"stage":"open","ms":234.987}],"bring_up_ms":311.57,"commands":551,
 "pages":{"given":1030,"returned":1030,"dropped":0,"outstanding":0,"peak":1030,"requests":0,"reclaims":0,"refused":0,"strays":0,"chunks":0},
 "dma":{"mappings":0,"map_calls":2,"unmap_calls":2,"mapped_bytes":0,"live_buffers":0,"live_bytes":0},"verdict":"pass"}`
@@ -37,6 +39,8 @@ func TestJudgeSelftest(t *testing.T) {
 		{`2 wake-ups`, `0 wake-ups`, "did not count"},
 		{`1 command, 1 c`, `skipped: 1 command, 1 c`, "check event-mode"},
 		{`"check":"event-mode"`, `"check":"other"`, "did not count"},
+		{`,{"check":"atomics","ok":true}`, ``, "not made: [atomics]"},
+		{`{"check":"write","ok":true}`, `{"check":"write","ok":true,"note":"skipped: no data"}`, "check write"},
 		{`"returned":1030,"dropped":0`, `"returned":1029,"dropped":1`, "ledger"},
 		{`"outstanding":0`, `"outstanding":1`, "ledger"},
 		{`"outstanding":0,`, ``, "ledger has <nil> outstanding"},

@@ -19,6 +19,7 @@ type guestTest struct {
 var guestTests = []guestTest{
 	{"vfio", "./vfio"},
 	{"driver", "."},
+	{"queues", "./queues"},
 }
 
 // builder makes the static programs that go into the guest, in a folder of its own.

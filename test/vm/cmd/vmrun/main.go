@@ -218,11 +218,18 @@ func runPlan(ctx context.Context, o options, img *image, p plan) (_ result, err 
 	}()
 	for i, words := range p.Models {
 		name := fmt.Sprintf("model%d", i)
-		s, err := serveModel(img.cli, words, sockets, name, filepath.Join(out, name+".log"))
+		var flags []string
+		if p.Linked {
+			flags = []string{"--link", filepath.Join(sockets, "wire")}
+		}
+		s, err := serveModel(img.cli, words, sockets, name, filepath.Join(out, name+".log"), flags...)
 		if err != nil {
 			return result{}, err
 		}
 		servers = append(servers, s)
+		if up := strings.Contains(s.ready, "of the wire") && strings.Contains(s.ready, "(up)"); up != (p.Linked && i == 1) {
+			return result{}, fmt.Errorf("the wire between the models is wanted: %v; model %d says %q", p.Linked, i, s.ready)
+		}
 		m.run.Models = append(m.run.Models, wire.Model{Words: words, Firmware: s.firmware})
 		d, err := vfioUserDevice(fmt.Sprintf("mlx%d", i), s.socket)
 		if err != nil {
@@ -235,7 +242,9 @@ func runPlan(ctx context.Context, o options, img *image, p plan) (_ result, err 
 		return result{}, err
 	}
 	for i, s := range servers {
-		m, err := s.settled(ctx, tolerance{p.LosesPages, strings.Contains(p.Models[i], "fault=")})
+		m, err := s.settled(ctx, tolerance{
+			losesPages: p.LosesPages, faulty: strings.Contains(p.Models[i], "fault="), movesData: p.MovesData, killsData: p.KillsData,
+		})
 		l.verdict(fmt.Sprintf("model%d/spotless", i), err, "%s", m)
 	}
 	r := newResult(p.Name, judge(p, l.checks), time.Since(l.start).Seconds())

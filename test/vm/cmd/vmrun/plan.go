@@ -17,10 +17,16 @@ type plan struct {
 	// LosesPages: a test here pretends that the device was pulled, and the driver then takes away memory that firmware,
 	// which is still there, holds. The model must have seen it on such a machine, and on no other.
 	LosesPages bool
+	Linked     bool     // the two models have a wire between them
+	MovesData  bool     // the models must have sent packets and written completions
+	KillsData  bool     // some of it by a process that is killed meanwhile
 	MustFail   []string // planted failures: these checks must be there and must fail
 }
 
-const connectX5 = "sim:cx5,port=ib"
+const (
+	connectX5    = "sim:cx5,port=ib"
+	connectX5Eth = "sim:cx5,port=eth"
+)
 
 // plans are what "make vm" runs, in order.
 var plans = []plan{
@@ -50,6 +56,7 @@ var plans = []plan{
 		Scenarios:  contracts(),
 		Models:     []string{connectX5},
 		LosesPages: true, // drivertest: Unplugged
+		MovesData:  true,
 		Limit:      8 * time.Minute,
 	},
 	{
@@ -64,6 +71,48 @@ var plans = []plan{
 		Models:    []string{connectX5, connectX5 + ",fw=16.35.1012"},
 		HugePages: 64,
 		Limit:     4 * time.Minute,
+	},
+	{
+		Name:      "data", // queues, atomics and writes, by interrupt and by polling, and SIGKILL among them
+		Scenarios: []string{"data", "data-kill", "unbind"},
+		Models:    []string{connectX5},
+		MovesData: true,
+		KillsData: true,
+		Limit:     7 * time.Minute,
+	},
+	{
+		Name:      "data-eth", // the same over RoCE
+		Scenarios: []string{"data", "unbind"},
+		Models:    []string{connectX5Eth},
+		MovesData: true,
+		Limit:     6 * time.Minute,
+	},
+	{
+		Name:      "two-hosts",
+		Scenarios: []string{"hosts", "unbind"},
+		Models:    []string{connectX5, connectX5 + ",seed=2"},
+		Linked:    true,
+		MovesData: true,
+		Limit:     6 * time.Minute,
+	},
+	{
+		Name:      "two-hosts-eth",
+		Scenarios: []string{"hosts", "unbind"},
+		Models:    []string{connectX5Eth, connectX5Eth + ",seed=2"},
+		Linked:    true,
+		MovesData: true,
+		Limit:     6 * time.Minute,
+	},
+	{
+		Name:      "broken", // devices that do not keep the guarantees
+		Scenarios: []string{"broken"},
+		Models: []string{
+			connectX5 + ",fault=mask-order", connectX5 + ",fault=no-boundary", connectX5 + ",fault=torn-write",
+			connectX5 + ",fault=lost-update", connectX5 + ",fault=no-fence",
+			connectX5 + ",fault=late-write",
+		},
+		MovesData: true,
+		Limit:     6 * time.Minute,
 	},
 	{
 		Name:      "large", // a profile whose firmware wants thousands of pages

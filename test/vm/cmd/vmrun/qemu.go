@@ -50,7 +50,8 @@ func (m machine) args(reportSocket string) []string {
 		args = append(args, "-device", fmt.Sprintf("pcie-root-port,id=%s,chassis=%d,slot=%d", port, i+1, i+1))
 		args = append(args, "-device", strings.ReplaceAll(d, "{bus}", port))
 	}
-	words := "console=ttyS0 rdinit=/init panic=-1 loglevel=5 printk.devkmsg=on intel_iommu=on iommu=nopt " + m.run.Words()
+	// no_timer_check: on a busy host this kernel would take the emulated timer for dead, and panic
+	words := "console=ttyS0 rdinit=/init panic=-1 loglevel=5 printk.devkmsg=on no_timer_check intel_iommu=on iommu=nopt " + m.run.Words()
 	if m.append != "" {
 		words += " " + m.append
 	}

@@ -100,17 +100,28 @@ func rep(t *testing.T, lines ...string) report {
 	return r
 }
 
-func TestWitnessJudgesItsRequiredSet(t *testing.T) {
-	w := witness{Required: []string{"open", "eq", "caps", "query"}, MaySkip: []string{"query"}}
-	checks, note := w.judge(rep(t, "+open", "?eq", "?query", "-cq", "+qp"))
-	require.Equal(t, map[string]wire.Status{"open": wire.Pass, "eq": wire.Fail, "query": wire.Skip, "caps": wire.Fail}, statuses(checks))
-	require.Equal(t, "not yet required: 1 passed, 1 did not (cq)", note)
+func TestWitnessJudgesEveryCheck(t *testing.T) {
+	w := witness{Required: []string{"open", "eq", "caps", "query"}, Skips: []string{"query"}}
+	checks := w.judge(rep(t, "+open", "?eq", "?query", "-cq", "+qp", "?dump"))
+	require.Equal(t, map[string]wire.Status{
+		"open": wire.Pass, "eq": wire.Fail, "query": wire.Skip, "caps": wire.Fail, "cq": wire.Fail, "qp": wire.Pass, "dump": wire.Fail,
+	}, statuses(checks))
+}
 
-	w.All = true
-	checks, note = w.judge(rep(t, "+open", "+eq", "+caps", "+query", "-cq", "?dump"))
-	require.Equal(t, wire.Fail, statuses(checks)["cq"])
-	require.Equal(t, wire.Skip, statuses(checks)["dump"])
-	require.Empty(t, note)
+func TestWitnessesAreDistinct(t *testing.T) {
+	seen := map[string]bool{}
+	for _, w := range witnesses {
+		require.False(t, seen[w.name()], w.name())
+		seen[w.name()] = true
+		require.Contains(t, []string{"ib", "eth"}, w.Port)
+		require.Contains(t, w.Required, "guest-completed", w.name())
+	}
+	require.True(t, seen["witness-rdma-core-vfio"] && seen["witness-rdma-core-vfio-eth"])
+}
+
+func TestTimerStopped(t *testing.T) {
+	require.True(t, timerStopped("[    0.080000] Kernel panic - not syncing: timer doesn't work through Interrupt-remapped IO-APIC\n[    0.080000] CPU: 0"))
+	require.False(t, timerStopped("[    9.080000] Kernel panic - not syncing: Fatal exception in interrupt"))
 }
 
 func TestSkippedWitnessIsListed(t *testing.T) {
@@ -123,6 +134,7 @@ func TestSkippedWitnessIsListed(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, len(witnesses), bytes.Count(b, []byte("\n")))
 	require.Contains(t, out.String(), "SKIP witness mlx5_core: ")
+	require.Contains(t, out.String(), "SKIP witness rdma-core-vfio-eth: ")
 }
 
 func TestRunGroupLeavesNobodyBehind(t *testing.T) {

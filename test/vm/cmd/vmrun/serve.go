@@ -67,7 +67,8 @@ type model struct {
 	*child
 	program, socket, control, log string
 
-	firmware string // what it says its firmware is
+	ready    string // the line that says that it is ready
+	firmware string // what it says there its firmware is
 }
 
 // firmwareOf finds the version in the line that says that a model is ready.
@@ -75,13 +76,13 @@ var firmwareOf = regexp.MustCompile(`firmware (\d+\.\d+\.\d+)`)
 
 // serveModel starts the device model on a socket in dir and waits for the line that says it is ready. Its output
 // goes to logFile.
-func serveModel(program, words, dir, name, logFile string) (*model, error) {
+func serveModel(program, words, dir, name, logFile string, flags ...string) (*model, error) {
 	log, err := os.Create(logFile)
 	if err != nil {
 		return nil, err
 	}
 	m := &model{program: program, socket: filepath.Join(dir, name+".sock"), control: filepath.Join(dir, name+".ctl"), log: logFile}
-	cmd := exec.Command(program, "serve", words, "--socket", m.socket, "--control", m.control)
+	cmd := exec.Command(program, append([]string{"serve", words, "--socket", m.socket, "--control", m.control}, flags...)...)
 	r, w := io.Pipe()
 	cmd.Stdout, cmd.Stderr = io.MultiWriter(log, w), log
 	ready := make(chan string, 1)
@@ -103,8 +104,8 @@ func serveModel(program, words, dir, name, logFile string) (*model, error) {
 		_ = log.Close()
 	}()
 	select {
-	case line := <-ready:
-		if f := firmwareOf.FindStringSubmatch(line); f != nil {
+	case m.ready = <-ready:
+		if f := firmwareOf.FindStringSubmatch(m.ready); f != nil {
 			m.firmware = f[1]
 		}
 	case <-m.gone:

@@ -11,18 +11,28 @@ import (
 const visited = `{"schema":"mlxvfio.tell/1","ok":true,"answer":{"model":"cx5","functions":[{
 "state":{"Phase":"off","ISSI":0,"Pages":0,"InFlight":0,"EQs":0,"UARs":0,"PDs":0,"MKeys":0,"Mappings":0,"MapCalls":7,"Vectors":0,"Handles":1,"Faults":null},
 "counters":{"Commands":551,"Interrupts":52,"Events":550,"Resets":2,"DMAFaults":0,"DMAAfterClose":0,"EventsLost":0,"DeliveryErrors":0,
-"PagesUnmapped":0,"BARUnsupported":0}}]}}`
+"PagesUnmapped":0,"BARUnsupported":0,"CQErrors":0,"DMABlocked":2,"Packets":12,"Completions":11}}]}}`
 
 func TestSpotless(t *testing.T) {
 	m, err := parseState([]byte(visited))
 	require.NoError(t, err)
 	require.NoError(t, m.spotless(tolerance{}))
 	require.ErrorContains(t, m.spotless(tolerance{losesPages: true}), "0 pages were unmapped", "the test that does it must have run")
-	require.Equal(t, "551 commands, 550 events, 52 interrupts, 2 resets", m.String())
+	require.Equal(t, "551 commands, 550 events, 52 interrupts, 2 resets, 12 packets, 11 completions", m.String())
 	unused, err := parseState([]byte(strings.Replace(visited, `"Interrupts":52`, `"Interrupts":0`, 1)))
 	require.NoError(t, err)
 	require.ErrorContains(t, unused.spotless(tolerance{}), "not really used")
 	require.NoError(t, unused.spotless(tolerance{faulty: true}))
+	require.NoError(t, m.spotless(tolerance{movesData: true}))
+	for lost, ok := range map[string]bool{"2": true, "3": false} {
+		killed, err := parseState([]byte(strings.Replace(visited, `"EventsLost":0`, `"EventsLost":`+lost, 1)))
+		require.NoError(t, err)
+		require.Error(t, killed.spotless(tolerance{}))
+		require.Equal(t, ok, killed.spotless(tolerance{killsData: true}) == nil)
+	}
+	idle, err := parseState([]byte(strings.Replace(visited, `"Packets":12`, `"Packets":0`, 1)))
+	require.NoError(t, err)
+	require.ErrorContains(t, idle.spotless(tolerance{movesData: true}), "0 packets")
 	tagged, err := parseState([]byte(strings.Replace(visited, "InFlight", "in_flight", 1)))
 	require.NoError(t, err)
 	require.NoError(t, tagged.spotless(tolerance{}))
@@ -43,6 +53,7 @@ func TestSpotless(t *testing.T) {
 		{`"EventsLost":0`, `"EventsLost":1`, "1 eventslost"},
 		{`"DeliveryErrors":0`, `"DeliveryErrors":1`, "1 deliveryerrors"},
 		{`"BARUnsupported":0`, `"BARUnsupported":1`, "1 barunsupported"},
+		{`"CQErrors":0`, `"CQErrors":1`, "1 cqerrors"},
 		{`"Commands":551`, `"Commands":0`, "not really used"},
 		{`"Resets":2,`, ``, "not really used"},
 	} {
