@@ -183,11 +183,34 @@ func (f *function) dropAnswers(q *qp) {
 	}
 }
 
-// afterward runs do in d unless the QP was reset or destroyed by then.
+// cutAnswers forgets the answers from psn on: who asks again from there asks for
+// all of them.
+func (f *function) cutAnswers(q *qp, psn uint32) {
+	l := &q.flow.answers
+	kept := l.list[:l.head]
+	for _, a := range l.list[l.head:] {
+		switch {
+		case a.pkt != nil && psnDiff(a.pkt.psn, psn) >= 0:
+			f.chip.fabric.drop(a.pkt)
+		case a.pkt == nil && psnDiff((a.psn+a.sent)&counter24, psn) >= 0:
+		case a.pkt == nil && psnDiff((a.psn+a.psns)&counter24, psn) > 0:
+			a.psns = (psn - a.psn) & counter24
+			fallthrough
+		default:
+			kept = append(kept, a)
+		}
+	}
+	clear(l.list[len(kept):])
+	if l.list = kept; l.head == len(kept) {
+		l.list, l.head = kept[:0], 0
+	}
+}
+
+// afterward runs do in d unless the QP was reset or is gone by then.
 func (f *function) afterward(q *qp, d time.Duration, do func()) {
 	epoch := q.flow.epoch
 	f.chip.sched.after(f, d, func() {
-		if !q.flow.gone && q.flow.epoch == epoch {
+		if now, ok := f.qps.get(q.n); ok && now == q && q.flow.epoch == epoch {
 			do()
 			f.chip.fabric.kick()
 		}

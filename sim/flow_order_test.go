@@ -227,6 +227,33 @@ func TestTornThenMore(t *testing.T) {
 	}
 }
 
+// TestTornAndGone: the rest of a WRITE does not land when its QP was reset or
+// destroyed, or everything was torn down.
+func TestTornAndGone(t *testing.T) {
+	for _, op := range []prm.Opcode{prm.Op2RstQP, prm.OpDestroyQP, prm.Op2ErrQP, prm.OpTeardownHCA} {
+		cut := 0
+		for s := uint64(0); s < seeds && cut == 0; s++ {
+			r := newFlow(t, Options{Seed: s})
+			a, b := r.pair()
+			m := r.region(16384, nil)
+			pattern(m.bytes()[8192:], 1)
+			a.post(wqe{op: prm.WQERdmaWrite, segs: [][]byte{m.remote(0), m.ptr(8192, 1000)}})
+			if m.bytes()[999] != 0 {
+				continue
+			}
+			cut++
+			if op == prm.OpTeardownHCA {
+				r.ok(cmd(op, 0, 16), 16)
+			} else {
+				r.ok(number(op, b.n), 16)
+			}
+			r.chip.Advance(time.Millisecond)
+			require.Zero(t, m.bytes()[999], "%s", op)
+		}
+		require.NotZero(t, cut)
+	}
+}
+
 // TestPauseIsTime: an interruption ends by itself on the wall clock too.
 func TestPauseIsTime(t *testing.T) {
 	r := newRaw(t, Options{Seed: 1}).to(phaseInit)

@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -48,6 +49,7 @@ type oracle struct {
 	posted     []int // receive entries: where they lie, 512 bytes each
 	next       uint16
 	failed     bool
+	calm       bool // no errors but those of the wire
 	writes     uint32
 	reads      uint32
 	atomics    uint32
@@ -84,7 +86,7 @@ func (o *oracle) program(rng *rand.Rand, a, b *end, m *region, n int) {
 		case k < 15:
 			o.atomic(rng, &w, m, first, src&^255, dst&^255)
 		default:
-			if rng.IntN(6) > 0 {
+			if o.calm || rng.IntN(6) > 0 {
 				w.op = prm.WQENop
 				o.done(w, first, 0)
 				break
@@ -235,18 +237,33 @@ func (o *oracle) atomic(rng *rand.Rand, w *wqe, m *region, first uint16, at, bac
 
 // TestRandomPrograms: ten thousand random programs of entries of every kind, in
 // batches, with every choice of the engine seeded, leave memory, completions and
-// counters as the oracle says.
+// counters as the oracle says; so do fewer of them over a wire that loses packets,
+// or brings them twice and late.
 func TestRandomPrograms(t *testing.T) {
+	programs := 10000
+	if raceDetector {
+		programs = 1000
+	}
+	t.Run("healthy", func(t *testing.T) { randomPrograms(t, programs) })
+	t.Run("loss", func(t *testing.T) { randomPrograms(t, programs/5, FaultSpec{"packet-loss", "15"}) })
+	t.Run("twice and late", func(t *testing.T) {
+		randomPrograms(t, programs/5, FaultSpec{"packet-duplicate", ""}, FaultSpec{"packet-delay", "3us"})
+	})
+	t.Run("all of it", func(t *testing.T) {
+		randomPrograms(t, programs/5, FaultSpec{"packet-duplicate", "response"}, FaultSpec{"packet-delay", "7us"}, FaultSpec{"packet-loss", "25"})
+	})
+}
+
+func randomPrograms(t *testing.T, programs int, faults ...FaultSpec) {
 	r := newFlow(t, Options{})
 	m := r.region(16384+16*randomRoom, nil)
 	a, b := r.newEnd(prm.QPTypeRC, nil), r.newEnd(prm.QPTypeRC, nil)
 	counted(r, a, b)
 	connect(a, b)
 	rng := rand.New(rand.NewPCG(42, 43))
-	o := &oracle{mem: append([]byte(nil), m.bytes()...)}
-	programs := 10000
-	if raceDetector {
-		programs = 1000
+	o := &oracle{mem: append([]byte(nil), m.bytes()...), calm: len(faults) > 0}
+	for _, f := range faults {
+		r.fault(f.Name, f.Arg)
 	}
 	errors := 0
 	for i := range programs {
@@ -261,6 +278,9 @@ func TestRandomPrograms(t *testing.T) {
 		before := r.chip.Counters(0).Completions
 		o.program(rng, a, b, m, 1+rng.IntN(6))
 		r.settle()
+		if o.calm {
+			r.chip.Advance(100 * time.Millisecond)
+		}
 		if o.failed {
 			errors++
 			for range o.posted {
@@ -296,6 +316,9 @@ func TestRandomPrograms(t *testing.T) {
 			o.failed, o.next = false, 0
 		}
 	}
-	require.NotZero(t, errors)
+	require.Equal(t, o.calm, errors == 0)
 	require.Greater(t, o.atomics, uint32(programs/2))
+	if o.calm {
+		require.NotZero(t, a.counter(qLocalAckTimeoutErr)+a.counter(qPacketSeqErr)+b.counter(qDuplicateRequest))
+	}
 }

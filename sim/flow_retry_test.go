@@ -209,6 +209,74 @@ func TestRandomLoss(t *testing.T) {
 	}
 }
 
+// TestLateAnswers: answers that come after everything was sent again are good.
+func TestLateAnswers(t *testing.T) {
+	r := newFlow(t, Options{})
+	a, b := r.newEnd(prm.QPTypeRC, nil), r.newEnd(prm.QPTypeRC, nil)
+	a.tune = func(_ prm.Opcode, x *prm.QPC) { x.PrimaryAddressPath().SetAckTimeout(1) } // 8 µs
+	counted(r, a, b)
+	connect(a, b)
+	m := r.region(1<<16, nil)
+	pattern(m.bytes()[:4096], 1)
+	for s := range uint64(seeds) {
+		r.reseed(s)
+		require.NoError(t, r.chip.ClearFault(""))
+		r.fault("packet-delay", "5us") // 10 µs both ways
+		if s%2 == 1 {
+			r.fault("packet-loss", "30")
+		}
+		clear(m.bytes()[4096:16384])
+		b.postRecv(m.ptr(12288, 4096))
+		a.post(wqe{op: prm.WQEAtomicFA, segs: [][]byte{m.remote(32768), operands(8, 1, 0), m.ptr(33000, 8)}},
+			wqe{op: prm.WQERdmaRead, segs: [][]byte{m.remote(0), m.ptr(4096, 3000)}},
+			wqe{op: prm.WQEAtomicFA, segs: [][]byte{m.remote(32768), operands(8, 1, 0), m.ptr(33008, 8)}},
+			wqe{op: prm.WQERdmaWrite, segs: [][]byte{m.remote(8192), m.ptr(0, 3000)}},
+			wqe{op: prm.WQESend, segs: [][]byte{m.ptr(0, 3000)}})
+		r.chip.Advance(10 * time.Millisecond)
+		for range 5 {
+			a.send.good(prm.CQEReq)
+		}
+		b.recv.good(prm.CQERespSend)
+		for _, at := range []int{4096, 8192, 12288} {
+			same(t, m.bytes()[:3000], m.bytes()[at:at+3000])
+		}
+		require.EqualValues(t, 2*(s+1), m.word(32768))
+	}
+	require.NotZero(t, b.counter(qDuplicateRequest))
+}
+
+// TestAnswersBehindGaps: answers that are on their way when their request is about to
+// be sent again are good.
+func TestAnswersBehindGaps(t *testing.T) {
+	r := newFlow(t, Options{})
+	a, _ := r.pair()
+	m := r.region(1<<16, nil)
+	sum := uint64(0)
+	rng := rand.New(rand.NewPCG(8, 8))
+	for s := range uint64(3000) {
+		r.reseed(s)
+		r.fault("packet-loss", "12")
+		for i := range 6 {
+			switch rng.IntN(3) {
+			case 0:
+				a.fill(wqe{op: prm.WQEAtomicFA, segs: [][]byte{m.remote(32768), operands(8, 1, 0), m.ptr(33000+8*i, 8)}})
+				sum++
+			case 1:
+				a.fill(wqe{op: prm.WQERdmaRead, segs: [][]byte{m.remote(0), m.ptr(4096, 2500)}})
+			case 2:
+				a.fill(wqe{op: prm.WQERdmaWrite, segs: [][]byte{m.remote(8192), m.ptr(0, 64)}})
+			}
+		}
+		a.ring()
+		require.NoError(t, r.chip.ClearFault(""))
+		r.chip.Advance(20 * time.Millisecond)
+		for range 6 {
+			a.send.good(prm.CQEReq)
+		}
+		require.Equal(t, sum, m.word(32768))
+	}
+}
+
 // TestDepth: no more reads and atomics are outstanding than the requester may
 // have, and a responder with room for fewer refuses.
 func TestDepth(t *testing.T) {

@@ -223,6 +223,7 @@ func (f *function) sendPacket(q *qp, o *sendOp) bool {
 			return false
 		}
 	}
+	o.begun = true
 	if o.sent == o.psns {
 		fl.cur++
 		p.flags |= flagAckReq

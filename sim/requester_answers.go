@@ -93,6 +93,7 @@ func (f *function) through(q *qp, psn uint32) bool {
 			return true
 		case o.outbound():
 			if at := (o.psn + o.got) & counter24; psnDiff(psn, at) >= 0 {
+				fl.progress((at - 1) & counter24)
 				if !fl.asked { // once for all that comes behind the gap
 					fl.asked = true
 					q.tally(qImpliedNakSeqErr)
@@ -137,7 +138,7 @@ func (f *function) answered(q *qp, p *packet) {
 	}
 	off := uint64(o.got) * uint64(q.mtu)
 	n := int(min(uint64(q.mtu), o.length-off))
-	if p.kind != want || p.n != n || o.sent == 0 {
+	if p.kind != want || p.n != n || !o.begun {
 		f.fail(q, o, prm.CQESyndBadRespErr)
 		return
 	}

@@ -89,6 +89,7 @@ func (f *function) duplicate(q *qp, p *packet) {
 				return
 			}
 		}
+		f.cutAnswers(q, p.psn)
 		f.owe(q, answer{psn: p.psn, va: p.vaddr, rkey: p.rkey, length: p.length, psns: n})
 	case pktAtomic:
 		for i := range fl.saved {

@@ -59,7 +59,8 @@ type sendOp struct {
 
 	psn    uint32 // of the first packet
 	psns   uint32 // how many it takes
-	sent   uint32 // request packets sent
+	sent   uint32 // request packets sent, since it was begun again
+	begun  bool   // one has been sent
 	got    uint32 // response packets taken
 	done   bool
 	failed prm.CQESyndrome // 0: not
@@ -108,7 +109,7 @@ func (o *sendOp) parse(f *function, q *qp, posted uint16) prm.CQESyndrome {
 	o.fence = prm.FenceMode(w2 >> 5 & 7)
 	o.imm = be.Uint32(o.raw[12:])
 	o.kind, o.av, o.sges, o.length, o.size, o.atom, o.xsrq = kindBad, 0, 0, 0, 0, 0, 0
-	o.psns, o.sent, o.got, o.done, o.failed, o.inCQE = 0, 0, 0, false, 0, false
+	o.psns, o.sent, o.got, o.begun, o.done, o.failed, o.inCQE = 0, 0, 0, false, false, 0, false
 	const bad = prm.CQESyndLocalQPOpErr
 	switch {
 	case o.n == 0, o.blocks > posted-o.index, w1>>8 != q.n, uint16(w0>>8) != o.index:
