@@ -18,8 +18,9 @@
 // The firmware half owns the objects of the data path and their states
 // (cqobj.go, qpobj.go, srqobj.go, qpstate.go); the engine behind the interface
 // dataEngine moves the data. Locks: a chip's lock guards its functions, objects
-// and engine; below it are an I/O address space's and a vector's own. Nothing
-// that holds them waits.
+// and engine; below it are an I/O address space's, a link's and a vector's own.
+// Nothing that holds them waits, and two chips' locks are never held at once:
+// what one chip sends to another is carried after its lock was given back.
 //
 // One Chip holds what its functions share: the clock, the scheduler, the seed
 // and the wire. A doorbell is a synchronous call: by default the command is
@@ -27,7 +28,8 @@
 // returns. Under a load or a fault the completion is an event of the scheduler,
 // which runs on the chip's clock; a seed decides every choice. Counters and
 // timers are computed when they are read. The chip starts a goroutine only
-// while events are pending on the wall clock, and Close waits for it.
+// while events are pending on the wall clock, and Close waits for it; a link over
+// a socket (JoinLink) has goroutines of its own, for which LinkPort.Close waits.
 //
 // Every value the model shows is tagged real, derived or chosen with its source
 // (Values); every refusal has a status and a syndrome of the model's own list

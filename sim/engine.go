@@ -9,9 +9,9 @@ import (
 
 // The data engine: what carries out the entries of work queues.
 //
-//	doorbell ── requester.go ── packet ── route (engine_route.go) ── responder.go ── host memory
-//	               │                        │                          (memaccess.go, atomicunit.go)
-//	           completions               link.go: another chip
+//	doorbell ── requester.go ── packet ── engine_route.go ── responder*.go ── host memory
+//	               │           (wire.go)        │                 (memaccess.go, atomicunit.go)
+//	         engine_cqe.go                  link*.go: another chip
 //
 // Three kinds of work wait in lists of the fabric: packets on their way, QPs with
 // something to send, QPs with answers to give. One step of work takes from a list

@@ -3,7 +3,9 @@ package sim
 import (
 	"bytes"
 	"encoding/binary"
+	"runtime"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -372,25 +374,54 @@ func TestInlineCompletions(t *testing.T) {
 	same(t, m.bytes()[:33], m.bytes()[2048:2081])
 }
 
-// BenchmarkAtomic is one FETCH_ADD of 8 bytes through a loopback pair: entry,
-// doorbell, both sides, completion.
+// BenchmarkAtomic is one FETCH_ADD of 8 bytes: entry, doorbell, both sides,
+// completion; through a loopback pair, and between two linked chips.
 func BenchmarkAtomic(b *testing.B) {
-	r := newRaw(b, Options{}).to(phaseInit)
-	x, _ := r.pair()
-	m := r.region(4096, nil)
-	seg := append(append(m.remote(0), operands(8, 1, 0)...), m.ptr(64, 8)...)
+	b.Run("loopback", func(b *testing.B) {
+		r := newRaw(b, Options{}).to(phaseInit)
+		x, _ := r.pair()
+		m := r.region(4096, nil)
+		benchOp(b, x, prm.WQEAtomicFA, append(append(m.remote(0), operands(8, 1, 0)...), m.ptr(64, 8)...))
+	})
+	b.Run("linked", func(b *testing.B) {
+		r, s := twoHosts(b, Options{})
+		x, y := r.newEnd(prm.QPTypeRC, nil), s.newEnd(prm.QPTypeRC, nil)
+		connect(x, y)
+		m, n := r.region(4096, nil), s.region(4096, nil)
+		benchOp(b, x, prm.WQEAtomicFA, append(append(n.remote(0), operands(8, 1, 0)...), m.ptr(64, 8)...))
+	})
+}
+
+// BenchmarkWrite is one WRITE of 64 bytes and of 64 KiB, which is 64 packets and
+// need not be atomic.
+func BenchmarkWrite(b *testing.B) {
+	for _, n := range []int{64, 1 << 16} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			r := newRaw(b, Options{}).to(phaseInit)
+			x, _ := r.pair()
+			m := r.region(1<<18, nil)
+			b.SetBytes(int64(n))
+			benchOp(b, x, prm.WQERdmaWrite, append(m.remote(0), m.ptr(1<<17, n)...))
+		})
+	}
+}
+
+// benchOp posts one entry after the other, each when the last has completed.
+func benchOp(b *testing.B, x *end, op prm.WQEOpcode, seg []byte) {
+	r := x.r
 	at := func() []byte { return r.bytes(x.sqAt(x.pi), 64) }
 	for range 64 {
 		copy(at()[16:], seg)
 		x.pi++
 	}
 	x.pi = 0
+	ds := uint64(1 + len(seg)/16)
 	var db [8]byte
 	var ci uint32
 	b.ReportAllocs()
 	for b.Loop() {
 		w := at()
-		binary.BigEndian.PutUint64(w, uint64(x.pi)<<40|uint64(prm.WQEAtomicFA)<<32|uint64(x.n)<<8|4)
+		binary.BigEndian.PutUint64(w, uint64(x.pi)<<40|uint64(op)<<32|uint64(x.n)<<8|ds)
 		binary.BigEndian.PutUint32(w[8:], 8)
 		x.pi++
 		r.mem.StoreBE32(int(x.dbr-arenaIOVA)+4, uint32(x.pi))
@@ -398,9 +429,14 @@ func BenchmarkAtomic(b *testing.B) {
 		if r.dev.WriteRegion(vfio.RegionBAR0, uint64(r.uar)*4096+blueFlame, db[:]) != nil {
 			b.Fatal("doorbell")
 		}
-		off := int(x.send.at-arenaIOVA) + int(ci&63)*64
-		if r.mem.LoadBE32(off+0x3c)>>4&0xf != 0 {
-			b.Fatal("no completion")
+		off := int(x.send.at-arenaIOVA) + int(ci&63)*64 + 0x3c
+		c := r.mem.LoadBE32(off)
+		for c>>4&0xf == 0xf || c&1 != ci>>6&1 {
+			runtime.Gosched() // an interrupted WRITE
+			c = r.mem.LoadBE32(off)
+		}
+		if c>>4&0xf != 0 {
+			b.Fatal("an error")
 		}
 		ci++
 		r.mem.StoreBE32(int(x.send.dbr-arenaIOVA), ci&counter24)
