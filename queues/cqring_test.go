@@ -31,12 +31,12 @@ func newBench(tb testing.TB, logCQ uint8) *bench {
 	return b
 }
 
-// poll takes all there is, in batches.
-func (b *bench) poll(t *testing.T, batch int) []Completion {
+// poll takes all there is, in batches of max.
+func (b *bench) poll(t *testing.T, max int) []Completion {
 	t.Helper()
 	var all []Completion
 	for {
-		dst := make([]Completion, batch)
+		dst := make([]Completion, max)
 		n, err := b.Poll(dst)
 		require.NoError(t, err)
 		if n == 0 {

@@ -89,6 +89,8 @@ func BenchmarkRatio(b *testing.B) {
 		for k, v := range runReference(b, bin, wqes) {
 			times["C "+k] = append(times["C "+k], v)
 		}
+		_, err := memory.Post(MicroWrite, MicroMaxBatch, wqes) // wake the core up: it waited for the C side
+		require.NoError(b, err)
 		for _, op := range ratioOps {
 			for _, batch := range ratioBatches {
 				d, err := memory.Post(op, batch, wqes)

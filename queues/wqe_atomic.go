@@ -45,7 +45,7 @@ func (q *SendQueue) FetchAdd(wrid uint64, f Flags, l SGE, r Remote, add uint64) 
 	putCtrl(w, c0, f, 0)
 	putRemote(w, r)
 	put64(w, 32, add)
-	put64(w, 40, 0)
+	zero64(w, 40)
 	putSGE(w, 48, 8, l)
 	q.commit(s, pi, 1, c0, wrid)
 	return nil

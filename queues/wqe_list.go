@@ -118,12 +118,13 @@ func (q *SendQueue) runRDMA(work []WorkRequest, op prm.WQEOpcode) int {
 		}
 		w, s := placeIn(q.buf, slots, pi)
 		c0 := uint64(uint16(pi))<<40 | head
+		q.first8 = c0
+		s.wrid, s.end = r.WRID, pi+1
 		putCtrl(w, c0, r.Flags, 0)
 		putRemote(w, r.Remote)
 		putSGE(w, 32, r.Local.Len, r.Local)
 		n++
 		pi++
-		s.wrid, s.end, q.first8 = r.WRID, pi, c0
 	}
 	q.pi = pi
 	return n
@@ -147,12 +148,13 @@ func (q *SendQueue) runInline(work []WorkRequest) int {
 		}
 		w, s := placeIn(q.buf, slots, pi)
 		c0 := uint64(uint16(pi))<<40 | head
+		q.first8 = c0
+		s.wrid, s.end = r.WRID, pi+1
 		putCtrl(w, c0, r.Flags, 0)
 		putRemote(w, r.Remote)
 		putInline16(w, (*[16]byte)(p))
 		n++
 		pi++
-		s.wrid, s.end, q.first8 = r.WRID, pi, c0
 	}
 	q.pi = pi
 	return n
@@ -174,14 +176,15 @@ func (q *SendQueue) runFetchAdd(work []WorkRequest) int {
 		}
 		w, s := placeIn(q.buf, slots, pi)
 		c0 := uint64(uint16(pi))<<40 | head
+		q.first8 = c0
+		s.wrid, s.end = r.WRID, pi+1
 		putCtrl(w, c0, r.Flags, 0)
 		putRemote(w, r.Remote)
 		put64(w, 32, r.Swap)
-		put64(w, 40, 0)
+		zero64(w, 40)
 		putSGE(w, 48, 8, r.Local)
 		n++
 		pi++
-		s.wrid, s.end, q.first8 = r.WRID, pi, c0
 	}
 	q.pi = pi
 	return n
@@ -204,6 +207,8 @@ func (q *SendQueue) runMaskedCS4(work []WorkRequest) int {
 		}
 		w, s := placeIn(q.buf, slots, pi)
 		c0 := uint64(uint16(pi))<<40 | head
+		q.first8 = c0
+		s.wrid, s.end = r.WRID, pi+1
 		putCtrl(w, c0, r.Flags, 0)
 		putRemote(w, r.Remote)
 		put64(w, 32, r.Swap<<32|r.Compare)
@@ -211,7 +216,6 @@ func (q *SendQueue) runMaskedCS4(work []WorkRequest) int {
 		putSGE(w, 48, 4, r.Local)
 		n++
 		pi++
-		s.wrid, s.end, q.first8 = r.WRID, pi, c0
 	}
 	q.pi = pi
 	return n
@@ -235,6 +239,8 @@ func (q *SendQueue) runMaskedCS8(work []WorkRequest) int {
 		w, s := placeIn(q.buf, slots, pi)
 		x, _ := placeIn(q.buf, slots, pi+1)
 		c0 := uint64(uint16(pi))<<40 | head
+		q.first8 = c0
+		s.wrid, s.end = r.WRID, pi+2
 		putCtrl(w, c0, r.Flags, 0)
 		putRemote(w, r.Remote)
 		put64(w, 32, r.Swap)
@@ -244,7 +250,6 @@ func (q *SendQueue) runMaskedCS8(work []WorkRequest) int {
 		putSGE(x, 0, 8, r.Local)
 		n++
 		pi += 2
-		s.wrid, s.end, q.first8 = r.WRID, pi, c0
 	}
 	q.pi = pi
 	return n

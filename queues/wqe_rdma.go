@@ -172,11 +172,11 @@ func putInline(w *[WQEBB]byte, p []byte) {
 // putInline16 is putInline of 16 bytes, which need no call.
 func putInline16(w *[WQEBB]byte, p *[16]byte) {
 	a, b := binary.LittleEndian.Uint64(p[0:8]), binary.LittleEndian.Uint64(p[8:16])
-	put32(w, 32, inlineBit|16)
+	binary.LittleEndian.PutUint32(w[32:36], 16<<24|0x80)
 	binary.LittleEndian.PutUint64(w[36:44], a)
 	binary.LittleEndian.PutUint64(w[44:52], b)
-	put64(w, 52, 0)
-	put32(w, 60, 0)
+	zero64(w, 52)
+	binary.LittleEndian.PutUint32(w[60:64], 0)
 }
 
 // notAtomic is the refusal of the write rule.

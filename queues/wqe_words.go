@@ -39,6 +39,9 @@ func put64(w *[WQEBB]byte, off int, v uint64) {
 	binary.LittleEndian.PutUint64(w[off:off+8], bits.ReverseBytes64(v))
 }
 
+// zero64 stores 8 bytes of zeros; of put64 the compiler would swap them first.
+func zero64(w *[WQEBB]byte, off int) { binary.LittleEndian.PutUint64(w[off:off+8], 0) }
+
 // put32s stores two big-endian dwords at byte off of a block.
 func put32s(w *[WQEBB]byte, off int, a, b uint32) {
 	binary.LittleEndian.PutUint64(w[off:off+8], bits.ReverseBytes64(uint64(a)<<32|uint64(b)))
