@@ -16,6 +16,9 @@ import (
 // TestEngineAllocatesNothing: once its pools are filled, for every kind of
 // operation.
 func TestEngineAllocatesNothing(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector allocates too")
+	}
 	r := newFlow(t, Options{})
 	a, b := r.pair()
 	u, v := r.udPair()
