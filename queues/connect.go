@@ -219,6 +219,9 @@ func (q *QP) ConnectLoopback(ctx context.Context, o ConnectOptions) error {
 // does not offer that, or refuses it, is tried without. Link says what was done and
 // what the device answered.
 func ConnectPair(ctx context.Context, a, b *QP, o ConnectOptions) error {
+	if a == nil || b == nil {
+		return refuse("connect two queue pairs", "QP", ErrMissing, "give two, or the same one twice")
+	}
 	pa, err := a.Local(ctx)
 	if err != nil {
 		return err
