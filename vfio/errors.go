@@ -21,6 +21,8 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrBusy: somebody else has it open.
 	ErrBusy = errors.New("in use by another opener")
+	// ErrInUse: other objects still use it.
+	ErrInUse = errors.New("still in use")
 	// ErrNoIOMMU: no IOMMU isolates the function.
 	ErrNoIOMMU = errors.New("no IOMMU")
 	// ErrNoSpace: no room is left: IOVA, mappings, vectors or locked memory.

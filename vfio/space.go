@@ -160,6 +160,7 @@ type Buffer struct {
 	slab  *slab
 	name  string
 	freed atomic.Bool
+	holds int // under space.mu: objects by which a device reaches it
 }
 
 // IOVA is the bus address of the first byte.
@@ -257,15 +258,20 @@ func (s *AddressSpace) give(b *Buffer, sl *slab, off uint64) []byte {
 
 // Free gives the memory back. The device must not be able to reach it any more:
 // after that it belongs to somebody else. The Buffer's views are dead; its Mem is
-// empty. A second call answers ErrClosed, and so does a call after the address
-// space was closed.
+// empty. While it is held (Hold), Free answers ErrInUse and does nothing. A second
+// call answers ErrClosed, and so does a call after the address space was closed.
 func (b *Buffer) Free() error {
 	s := b.space
 	op := func() string { return fmt.Sprintf("free DMA memory%s at IOVA %#x", forName(b.name), b.iova) }
+	s.mu.Lock()
+	if n := b.holds; n > 0 && !s.closed {
+		s.mu.Unlock()
+		return &Error{Op: op(), Err: fmt.Errorf("%w: %d objects give a device access to it", ErrInUse, n), Remedy: "destroy the memory keys over it first"}
+	}
 	if b.freed.Swap(true) {
+		s.mu.Unlock()
 		return &Error{Op: op(), Err: fmt.Errorf("%w: it was freed before", ErrClosed)}
 	}
-	s.mu.Lock()
 	if _, ok := s.live[b]; !ok {
 		s.mu.Unlock()
 		return &Error{Op: op(), Err: fmt.Errorf("%w: the address space is gone", ErrClosed)}
@@ -287,6 +293,29 @@ func (b *Buffer) Free() error {
 		return fmt.Errorf("%s: %w", op(), err)
 	}
 	return nil
+}
+
+// Hold keeps the buffer from being freed until Unhold: whoever gives a device
+// access to it, a memory key for instance, holds it meanwhile. Holds add up. A
+// buffer that was freed answers ErrClosed. It is safe for concurrent use.
+func (b *Buffer) Hold() error {
+	b.space.mu.Lock()
+	defer b.space.mu.Unlock()
+	if b.freed.Load() {
+		return &Error{Op: "hold DMA memory" + forName(b.name), Err: fmt.Errorf("%w: it was freed", ErrClosed)}
+	}
+	b.holds++
+	return nil
+}
+
+// Unhold undoes one Hold. More of them than Holds panic.
+func (b *Buffer) Unhold() {
+	b.space.mu.Lock()
+	defer b.space.mu.Unlock()
+	if b.holds == 0 {
+		panic("vfio: Unhold of a buffer that nobody holds")
+	}
+	b.holds--
 }
 
 // forget takes b out of the books. Called with mu held.

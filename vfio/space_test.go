@@ -412,3 +412,24 @@ func BenchmarkAllocFree(b *testing.B) {
 		})
 	}
 }
+
+// Memory that a device can reach stays where it is until the last one who holds
+// it lets go.
+func TestHold(t *testing.T) {
+	s := newSpace(t, vfiotest.NewMapper(vfio.DMALimits{}), vfio.SpaceOptions{})
+	b, err := s.Alloc(4096, vfio.BufferOptions{Name: "held"})
+	require.NoError(t, err)
+	require.NoError(t, b.Hold())
+	require.NoError(t, b.Hold())
+	for range 2 {
+		err = b.Free()
+		require.ErrorIs(t, err, vfio.ErrInUse)
+		require.ErrorContains(t, err, "held")
+		require.Equal(t, 4096, b.Len(), "nothing was done")
+		b.Unhold()
+	}
+	require.NoError(t, b.Free())
+	require.ErrorIs(t, b.Free(), vfio.ErrClosed)
+	require.ErrorIs(t, b.Hold(), vfio.ErrClosed)
+	require.Panics(t, b.Unhold)
+}
