@@ -172,7 +172,13 @@ func (d *DataPath) Memory(ctx context.Context, size, align int, access queues.Ac
 	}
 	m, err := d.hca.queues.CreateMKey(ctx, queues.MKeyOptions{PD: d.pd, Buffer: b, Access: access})
 	if err != nil {
-		return atomics.Memory{}, errors.Join(err, b.Free())
+		free := b.Free()
+		if errors.Is(free, vfio.ErrInUse) {
+			// No answer: the key may exist.
+			d.hca.queues.Orphan(b)
+			free = nil
+		}
+		return atomics.Memory{}, errors.Join(err, free)
 	}
 	d.push("memory", func(context.Context) error { return b.Free() }, b.Free)
 	d.push("memory key", m.Destroy, func() error { m.Release(); return nil })

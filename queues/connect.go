@@ -113,7 +113,7 @@ func (q *QP) Connect(ctx context.Context, peer PeerInfo, o ConnectOptions) error
 	if err != nil {
 		return err
 	}
-	if q.state == prm.QPStateRst {
+	if q.State() == prm.QPStateRst {
 		if err := q.ToInit(ctx, InitAttr{PKeyIndex: o.PKeyIndex}); err != nil {
 			return fmt.Errorf("%s: %w", op, err)
 		}

@@ -89,7 +89,7 @@ func (d *Dev) checkCQ(op string, o *CQOptions) error {
 		return refuse(op, "EQ", ErrMissing, "make one with CreateEQ or NewEventChannel")
 	case o.EQ.dev != d:
 		return refuse(op, "EQ", ErrForeign, "EQN %d is another device's", o.EQ.eqn)
-	case o.EQ.dead:
+	case !o.EQ.life.alive():
 		return refuse(op, "EQ", vfio.ErrClosed, "EQN %d was destroyed", o.EQ.eqn)
 	}
 	return o.UAR.check(d, op)
@@ -102,7 +102,7 @@ func (u *UAR) check(d *Dev, op string) error {
 		return refuse(op, "UAR", ErrMissing, "allocate one with AllocUAR")
 	case u.dev != d:
 		return refuse(op, "UAR", ErrForeign, "page %#x is another device's", u.index)
-	case u.freed:
+	case !u.life.alive():
 		return refuse(op, "UAR", vfio.ErrClosed, "page %#x was freed", u.index)
 	}
 	return nil

@@ -278,9 +278,9 @@ const (
 )
 
 // Arm asks for one completion event: with the next completion, or the next
-// solicited or failed one. Arming is level-triggered, for which the
-// doorbell bears the consumer index (Linux cq.h, mlx5_cq_arm): if there are completions nobody has polled, the
-// event comes at once.
+// solicited or failed one. Arming is level-triggered, for which
+// the doorbell bears the consumer index (Linux cq.h, mlx5_cq_arm): if there are
+// completions nobody has polled, the event comes at once.
 func (r *CQRing) Arm(solicitedOnly bool) {
 	v := r.sn.Load()&3<<28 | r.ci&ciMask
 	if solicitedOnly {

@@ -35,6 +35,7 @@ type Dev struct {
 
 	mu      sync.Mutex
 	orphans []*vfio.Buffer
+	held    []*vfio.Buffer         // by memory keys of which nobody knows whether they exist
 	cqs     map[uint32]*CQ         // by number, for events
 	failed  []*CQ                  // CQs in error whose EventChannel has not heard of it
 	waiters map[uint8]*vfio.Vector // by EQN: what EventChannels wait for
@@ -49,13 +50,32 @@ func (d *Dev) orphan(b *vfio.Buffer) {
 	d.orphans = append(d.orphans, b)
 }
 
+// unhold lets go of a buffer that a memory key was to cover; if the command has no
+// answer, only when ReleaseOrphans is called.
+func (d *Dev) unhold(b *vfio.Buffer, now bool) {
+	if now {
+		b.Unhold()
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.held = append(d.held, b)
+}
+
+// Orphan hands memory over to ReleaseOrphans, for an owner that cannot free it yet:
+// a memory key may exist over it (vfio.ErrInUse).
+func (d *Dev) Orphan(b *vfio.Buffer) { d.orphan(b) }
+
 // ReleaseOrphans frees the memory of objects whose creation never got an answer.
 // Call it when the device has been reset or cannot reach memory any more.
 func (d *Dev) ReleaseOrphans() error {
 	d.mu.Lock()
-	bs := d.orphans
-	d.orphans = nil
+	bs, held := d.orphans, d.held
+	d.orphans, d.held = nil, nil
 	d.mu.Unlock()
+	for _, b := range held {
+		b.Unhold()
+	}
 	var errs []error
 	for _, b := range bs {
 		errs = append(errs, b.Free())

@@ -80,7 +80,7 @@ type EQ struct {
 	o    EQOptions
 	eqn  uint8
 	told uint32 // consumer index the device knows
-	dead bool
+	life refs
 }
 
 // UpdateEvery is the number of entries after which Poll tells the device the
@@ -187,6 +187,9 @@ func (q *EQ) Update() {
 }
 
 func (q *EQ) ringDoorbell(off uint64) {
+	if q.uar == nil {
+		return
+	}
 	q.told = q.ci
 	q.uar.Write32(off, q.ci&ciMask|uint32(q.eqn)<<24)
 }
@@ -203,11 +206,15 @@ type EQState struct {
 // Query reads the context from firmware (opcode 0x303). An EQ that overran or
 // whose memory could not be written shows it in Status.
 func (q *EQ) Query(ctx context.Context) (EQState, error) {
+	op := fmt.Sprintf("query the %s EQ (EQN %d)", q.o.Name, q.eqn)
+	if !q.life.alive() {
+		return EQState{}, refuse(op, "", vfio.ErrClosed, "it was destroyed")
+	}
 	in, out := make([]byte, prm.QueryEQInSize), make([]byte, prm.QueryEQOutSize)
 	cmd := prm.AsQueryEQIn(in)
 	cmd.SetOpcode(prm.OpQueryEQ)
 	cmd.SetEQNumber(q.eqn)
-	if err := q.dev.exec(ctx, fmt.Sprintf("query the %s EQ (EQN %d)", q.o.Name, q.eqn), in, out); err != nil {
+	if err := q.dev.exec(ctx, op, in, out); err != nil {
 		return EQState{}, err
 	}
 	a := prm.AsQueryEQOut(out)
@@ -235,25 +242,38 @@ func (q *EQ) Generate(ctx context.Context, e *prm.EQE) error {
 // firmware refuses, the ring stays: the device may write it until it is reset;
 // Release frees it then.
 func (q *EQ) Destroy(ctx context.Context) error {
-	if q.dead {
-		return fmt.Errorf("destroy the %s EQ: %w", q.o.Name, vfio.ErrClosed)
-	}
-	in, out := make([]byte, prm.DestroyEQInSize), make([]byte, prm.DestroyEQOutSize)
-	cmd := prm.AsDestroyEQIn(in)
-	cmd.SetOpcode(prm.OpDestroyEQ)
-	cmd.SetEQNumber(q.eqn)
-	if err := q.dev.exec(ctx, fmt.Sprintf("destroy the %s EQ (EQN %d)", q.o.Name, q.eqn), in, out); err != nil {
+	op := fmt.Sprintf("destroy the %s EQ (EQN %d)", q.o.Name, q.eqn)
+	err := q.life.destroy(op, func() error {
+		in, out := make([]byte, prm.DestroyEQInSize), make([]byte, prm.DestroyEQOutSize)
+		cmd := prm.AsDestroyEQIn(in)
+		cmd.SetOpcode(prm.OpDestroyEQ)
+		cmd.SetEQNumber(q.eqn)
+		return q.dev.exec(ctx, op, in, out)
+	})
+	if err != nil {
 		return err
 	}
-	return q.Release()
+	return q.gone()
 }
 
 // Release frees the ring without telling firmware: only for a device that was
 // reset, is disabled, or cannot reach memory any more. A second call does nothing.
 func (q *EQ) Release() error {
-	if q.dead {
+	if !q.life.end() {
 		return nil
 	}
-	q.dead = true
+	return q.gone()
+}
+
+func (q *EQ) gone() error {
+	q.close()
 	return q.buf.Free()
+}
+
+// close takes the ring away: Poll finds nothing from now on, and Arm and Update do
+// nothing, so that neither touches memory or a queue of the same number that
+// comes later.
+func (q *EQ) close() {
+	q.ring.init(vfio.MemOf(make([]byte, eqeSize)), 0)
+	q.uar, q.told = nil, 0
 }

@@ -123,7 +123,7 @@ func (c *EventChannel) Ready() ([]*CQ, error) {
 // vfio.ErrClosed when the interrupt is taken away, an *OverrunError.
 func (c *EventChannel) Wait(ctx context.Context) ([]*CQ, error) {
 	for {
-		if c.eq.dead {
+		if !c.eq.life.alive() {
 			return nil, fmt.Errorf("wait for completions: the %s EQ is gone: %w", c.o.Name, vfio.ErrClosed)
 		}
 		fired, err := c.Ready()

@@ -48,8 +48,8 @@ func (a Access) String() string {
 type MKeyOptions struct {
 	// PD is the protection domain.
 	PD *PD
-	// Buffer is DMA memory of the device's address space. It stays the caller's
-	// and must outlive the key.
+	// Buffer is DMA memory of the device's address space. It stays the caller's,
+	// and cannot be freed as long as the key exists.
 	Buffer *vfio.Buffer
 	// Offset is the first byte of Buffer, or of the first page of Pages, that
 	// the key covers.
@@ -89,6 +89,7 @@ const maxMKeyPage = 31
 type MKey struct {
 	dev    *Dev
 	pd     *PD
+	buf    *vfio.Buffer // nil: over Pages
 	key    uint32
 	start  uint64
 	length uint64
@@ -110,7 +111,8 @@ type mkeyPlan struct {
 // and Pages, a range outside the memory, a page size the device does not have or
 // with which Start and bus address disagree, remote writes or atomics without
 // LocalWrite, atomics on a device without, and with FourKAligned a range that is
-// not aligned.
+// not aligned. If the command gets no answer, the key may exist: Buffer is then held
+// until ReleaseOrphans.
 func (d *Dev) CreateMKey(ctx context.Context, o MKeyOptions) (*MKey, error) {
 	op := "create a memory key"
 	p, err := d.planMKey(op, &o)
@@ -120,6 +122,12 @@ func (d *Dev) CreateMKey(ctx context.Context, o MKeyOptions) (*MKey, error) {
 	if err := o.PD.take(d, op); err != nil {
 		return nil, err
 	}
+	if o.Buffer != nil {
+		if err := o.Buffer.Hold(); err != nil {
+			o.PD.life.drop()
+			return nil, refuse(op, "Buffer", vfio.ErrClosed, "it was freed")
+		}
+	}
 	if o.Variant == 0 {
 		o.Variant = uint8(d.variants.Add(1))
 	}
@@ -127,10 +135,13 @@ func (d *Dev) CreateMKey(ctx context.Context, o MKeyOptions) (*MKey, error) {
 	what := fmt.Sprintf("%s (%#x bytes at %#x, %d pages of 2^%d bytes: %v)", op, p.length, p.start, len(p.pages), p.shift, o.Access)
 	if err := d.exec(ctx, what, in, out); err != nil {
 		o.PD.life.drop()
+		if o.Buffer != nil {
+			d.unhold(o.Buffer, answered(err))
+		}
 		return nil, err
 	}
 	return &MKey{
-		dev: d, pd: o.PD, key: prm.AsCreateMKeyOut(out).MKeyIndex()<<8 | uint32(o.Variant),
+		dev: d, pd: o.PD, buf: o.Buffer, key: prm.AsCreateMKeyOut(out).MKeyIndex()<<8 | uint32(o.Variant),
 		start: p.start, length: p.length, access: o.Access, shift: p.shift,
 	}, nil
 }
@@ -342,7 +353,7 @@ func (m *MKey) Destroy(ctx context.Context) error {
 		return m.dev.exec(ctx, op, in, out)
 	})
 	if err == nil {
-		m.pd.life.drop()
+		m.gone()
 	}
 	return err
 }
@@ -351,6 +362,13 @@ func (m *MKey) Destroy(ctx context.Context) error {
 // reset or cannot reach memory any more. A second call does nothing.
 func (m *MKey) Release() {
 	if m.life.end() {
-		m.pd.life.drop()
+		m.gone()
+	}
+}
+
+func (m *MKey) gone() {
+	m.pd.life.drop()
+	if m.buf != nil {
+		m.buf.Unhold()
 	}
 }

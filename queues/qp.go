@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 	"github.com/mlxvfio/mlxvfio/vfio"
@@ -97,7 +98,7 @@ type QP struct {
 	o      QPOptions
 	number uint32
 	mem    queueMemory
-	state  prm.QPState // as far as commands tell
+	state  atomic.Uint32 // low byte: prm.QPState, as far as commands tell; above: transitions
 	remote Access
 	mode   prm.AtomicMode
 	writes bool // atomic_like_write_en
@@ -425,8 +426,8 @@ func (q *QP) AtomicWrites() bool { return q.writes }
 func (q *QP) PSN() uint32 { return q.o.PSN }
 
 // State is the state that the last command or Query found. The device may have
-// moved it to an error state since.
-func (q *QP) State() prm.QPState { return q.state }
+// moved it to an error state since. It is safe for concurrent use.
+func (q *QP) State() prm.QPState { return prm.QPState(q.state.Load() & 0xff) }
 
 // Destroy takes the queue pair from firmware (opcode 0x501), drops its completions
 // that nobody has polled, and frees its memory. If firmware refuses, the memory

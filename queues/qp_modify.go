@@ -272,14 +272,14 @@ func (q *QP) Modify(ctx context.Context, op prm.Opcode, c *prm.QPC, mask prm.Opt
 	if allowed := AllowedOptParams(op, st); mask&^allowed != 0 {
 		return &OptMaskError{QPN: q.number, Opcode: op, Type: st, Bits: mask &^ allowed, Allowed: allowed}
 	}
-	to, _, ok := QPTransition(q.state, op)
+	to, _, ok := QPTransition(q.State(), op)
 	if !ok {
 		if _, err := q.Query(ctx); err != nil {
 			return err
 		}
 		var why string
-		if to, why, ok = QPTransition(q.state, op); !ok {
-			return &StateError{QPN: q.number, Opcode: op, State: q.state, Why: why}
+		if to, why, ok = QPTransition(q.State(), op); !ok {
+			return &StateError{QPN: q.number, Opcode: op, State: q.State(), Why: why}
 		}
 	}
 	size := modifyBytes
@@ -295,10 +295,10 @@ func (q *QP) Modify(ctx context.Context, op prm.Opcode, c *prm.QPC, mask prm.Opt
 		m.SetOptParamMask(uint32(mask))
 		*m.QPC() = *c
 	}
-	if err := q.dev.exec(ctx, fmt.Sprintf("bring QP %#x from %v to %v", q.number, q.state, to), in, out); err != nil {
+	if err := q.dev.exec(ctx, fmt.Sprintf("bring QP %#x from %v to %v", q.number, q.State(), to), in, out); err != nil {
 		return q.refused(ctx, op, err)
 	}
-	q.state = to
+	q.state.Store((q.state.Load()+0x100)&^0xff | uint32(to))
 	return nil
 }
 
@@ -308,12 +308,12 @@ func (q *QP) refused(ctx context.Context, op prm.Opcode, err error) error {
 	if !errors.Is(err, cmdif.Status(prm.StatusBadQPState)) {
 		return err
 	}
-	was := q.state
+	was := q.State()
 	if _, qerr := q.Query(ctx); qerr != nil {
 		return err
 	}
-	if _, why, ok := QPTransition(q.state, op); !ok && q.state != was {
-		return fmt.Errorf("%w: the device had moved it to %v: %s", err, q.state, why)
+	if _, why, ok := QPTransition(q.State(), op); !ok && q.State() != was {
+		return fmt.Errorf("%w: the device had moved it to %v: %s", err, q.State(), why)
 	}
 	return err
 }
@@ -359,12 +359,13 @@ type QPStatus struct {
 }
 
 // Query reads the context from firmware (opcode 0x50b) and takes note of the
-// state.
+// state. It is safe for concurrent use, also beside a transition.
 func (q *QP) Query(ctx context.Context) (QPStatus, error) {
 	op := fmt.Sprintf("query QP %#x", q.number)
 	if !q.life.alive() {
 		return QPStatus{}, refuse(op, "", vfio.ErrClosed, "the queue pair was destroyed")
 	}
+	was := q.state.Load()
 	in, out := make([]byte, prm.QueryQPInSize), make([]byte, prm.QueryQPOutSize)
 	cmd := prm.AsQueryQPIn(in)
 	cmd.SetOpcode(prm.OpQueryQP)
@@ -373,7 +374,8 @@ func (q *QP) Query(ctx context.Context) (QPStatus, error) {
 		return QPStatus{}, err
 	}
 	c := prm.AsQueryQPOut(out).QPC()
-	q.state = c.State()
+	// What a transition wrote while this answer was on its way is newer.
+	q.state.CompareAndSwap(was, was&^0xff|uint32(c.State()))
 	s := QPStatus{
 		State: c.State(), Type: c.St(), PD: c.PD(), SendCQ: c.CQNSnd(), RecvCQ: c.CQNRcv(), UAR: c.UARPage(),
 		LogSQ: c.LogSQSize(), LogRQ: c.LogRQSize(), Record: c.DBRAddr(),

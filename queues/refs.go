@@ -11,7 +11,7 @@ import (
 // Why a command was not sent; found with errors.Is inside an *ObjectError.
 var (
 	// ErrInUse: other objects still use it.
-	ErrInUse = errors.New("still in use")
+	ErrInUse = vfio.ErrInUse
 	// ErrForeign: it belongs to another device or another owner.
 	ErrForeign = errors.New("belongs to something else")
 	// ErrMissing: an object that is needed was not given.

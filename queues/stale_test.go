@@ -1,10 +1,12 @@
 package queues_test
 
 import (
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mlxvfio/mlxvfio/internal/prm"
 	"github.com/mlxvfio/mlxvfio/queues"
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
@@ -69,4 +71,59 @@ func TestConnectPairOfNothing(t *testing.T) {
 			return queues.ConnectPair(t.Context(), pair[0], pair[1], queues.ConnectOptions{})
 		})
 	}
+}
+
+// Query may be called beside transitions: the race detector sees no fault, and a
+// late answer does not hide the state of a newer transition.
+func TestQueryBesideTransitions(t *testing.T) {
+	b := newBench(t, "sim:cx5")
+	q := b.qp(b.cq(6), queues.QPOptions{})
+	ctx := ctxOf(t)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		for range 50 {
+			if _, err := q.Query(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for range 20 {
+		require.NoError(t, q.ToInit(ctx, queues.InitAttr{}))
+		require.Equal(t, prm.QPStateInit, q.State())
+		require.NoError(t, q.Reset(ctx))
+		require.Equal(t, prm.QPStateRst, q.State())
+	}
+}
+
+// Of an event queue that is gone nothing can be read or rung.
+func TestStaleEQ(t *testing.T) {
+	b := newBench(t, "sim:cx5")
+	ctx := ctxOf(t)
+	eq, err := b.dev.CreateEQ(ctx, queues.EQOptions{Name: "old", LogSize: 6, UAR: b.uar})
+	require.NoError(t, err)
+	require.NoError(t, eq.Destroy(ctx))
+	n, err := eq.Poll(func(*prm.EQE) { t.Error("an event of a queue that is gone") })
+	require.NoError(t, err)
+	require.Zero(t, n)
+	eq.Arm()
+	eq.Update()
+	b.refused("", vfio.ErrClosed, func() error { return eq.Destroy(ctx) })
+	b.refused("", vfio.ErrClosed, func() error { _, err := eq.Query(ctx); return err })
+	require.NoError(t, eq.Release())
+}
+
+// Memory under a memory key cannot be freed, so that nobody else gets what the
+// device may still write.
+func TestMemoryUnderAKey(t *testing.T) {
+	b := newBench(t, "sim:cx5")
+	ctx := ctxOf(t)
+	buf, err := b.dev.Space.Alloc(4096, vfio.BufferOptions{Name: "covered"})
+	require.NoError(t, err)
+	mk, err := b.dev.CreateMKey(ctx, queues.MKeyOptions{PD: b.pd, Buffer: buf, Access: queues.AccessAll})
+	require.NoError(t, err)
+	require.ErrorIs(t, buf.Free(), queues.ErrInUse)
+	require.NoError(t, mk.Destroy(ctx))
+	mk.Release()
+	require.NoError(t, buf.Free())
 }

@@ -53,7 +53,7 @@ type UAR struct {
 	dev   *Dev
 	index uint32
 	off   uint64
-	freed bool
+	life  refs
 }
 
 // AllocUAR asks firmware for a doorbell page (opcode 0x802). The caller owns
@@ -93,16 +93,12 @@ func (u *UAR) Write64(off, v uint64) { u.dev.BAR.WriteBE64(u.off+off, v) }
 // Free gives the page back to firmware (opcode 0x803). Queues that ring in it
 // must be gone. A second call answers vfio.ErrClosed.
 func (u *UAR) Free(ctx context.Context) error {
-	if u.freed {
-		return fmt.Errorf("free UAR %#x: %w", u.index, vfio.ErrClosed)
-	}
-	in, out := make([]byte, prm.DeallocUARInSize), make([]byte, prm.DeallocUAROutSize)
-	cmd := prm.AsDeallocUARIn(in)
-	cmd.SetOpcode(prm.OpDeallocUAR)
-	cmd.SetUAR(u.index)
-	if err := u.dev.exec(ctx, fmt.Sprintf("free UAR %#x", u.index), in, out); err != nil {
-		return err
-	}
-	u.freed = true
-	return nil
+	op := fmt.Sprintf("free UAR %#x", u.index)
+	return u.life.destroy(op, func() error {
+		in, out := make([]byte, prm.DeallocUARInSize), make([]byte, prm.DeallocUAROutSize)
+		cmd := prm.AsDeallocUARIn(in)
+		cmd.SetOpcode(prm.OpDeallocUAR)
+		cmd.SetUAR(u.index)
+		return u.dev.exec(ctx, op, in, out)
+	})
 }
