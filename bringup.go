@@ -74,8 +74,11 @@ func (h *HCA) closeSpace() error {
 // more, so memory that it might have known of is free too, unless it is loose.
 func (h *HCA) downOpen(context.Context, bool) error {
 	var unmap error
-	if h.queues != nil && !h.loose {
-		unmap = h.queues.ReleaseOrphans()
+	if h.queues != nil {
+		unmap = h.abandonQueues()
+		if !h.loose {
+			unmap = errors.Join(unmap, h.queues.ReleaseOrphans())
+		}
 	}
 	unmap = errors.Join(unmap, h.closeSpace())
 	err := h.dev.Close()
@@ -83,6 +86,17 @@ func (h *HCA) downOpen(context.Context, bool) error {
 		err = errors.Join(err, h.space.Close())
 	}
 	return hostOnly(errors.Join(unmap, err))
+}
+
+// abandonQueues ends what the caller made with package queues and did not destroy,
+// so that a late post or poll is refused instead of touching memory that is not
+// there any more. The error is a *LeftError.
+func (h *HCA) abandonQueues() error {
+	left, err := h.queues.Abandon(!h.loose)
+	if len(left) > 0 {
+		err = errors.Join(&LeftError{left}, err)
+	}
+	return err
 }
 
 func (h *HCA) upReset(context.Context) (string, error) {

@@ -87,6 +87,20 @@ func (e *LedgerError) Error() string {
 		l.Given, l.Returned, l.Dropped, l.Outstanding, perFunction(l.Functions))
 }
 
+// LeftError says that queues or memory keys existed when the function was closed.
+// They are gone with it: what is still done with them answers ErrClosed.
+type LeftError struct{ Objects []string } // newest first
+
+// Error names some of them.
+func (e *LeftError) Error() string {
+	const most = 8
+	l, more := e.Objects, ""
+	if len(l) > most {
+		l, more = l[:most], ", …"
+	}
+	return fmt.Sprintf("%d objects were not destroyed before the close: %s%s; they are gone with the function, destroy them first", len(e.Objects), strings.Join(l, ", "), more)
+}
+
 func perFunction(fs []FunctionPages) string {
 	var parts []string
 	for _, f := range fs {

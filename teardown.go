@@ -15,8 +15,9 @@ import (
 // Close gives the function back: it stops the event loops, destroys what the
 // driver made, takes firmware down by Options.Teardown, gets every page back,
 // switches bus mastering off, and frees the host's memory, mappings, interrupts
-// and the transport, in that order. Queues and doorbell pages the caller made
-// must be gone.
+// and the transport, in that order. Queues and memory keys the caller made should be
+// gone; those that are not end with the function (*LeftError): posts and polls of
+// them answer ErrClosed.
 //
 // A device that does not answer is isolated instead: bus mastering off, then a
 // reset where it has one; after that it can reach no memory, and the rest is

@@ -68,6 +68,7 @@ func (d *Dev) CreateCQ(ctx context.Context, o CQOptions) (*CQ, error) {
 		return nil, d.undo(err, mem)
 	}
 	q.cqn = prm.AsCreateCQOut(out).CQN()
+	d.born(q)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.cqs == nil {
@@ -189,19 +190,20 @@ func (q *CQ) Destroy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return q.gone()
+	q.close()
+	return q.mem.free()
 }
 
 // Release frees the memory without telling firmware: only for a device that was
 // reset, is disabled, or cannot reach memory any more. A second call does nothing.
 func (q *CQ) Release() error {
-	if !q.life.end() {
-		return nil
-	}
-	return q.gone()
+	_, err := q.abandon(true)
+	return err
 }
 
-func (q *CQ) gone() error {
+// close takes the CQ from the books and its ring away; the memory may then go.
+func (q *CQ) close() {
+	q.dev.died(q)
 	q.dev.mu.Lock()
 	if q.dev.cqs[q.cqn] == q {
 		delete(q.dev.cqs, q.cqn)
@@ -209,7 +211,6 @@ func (q *CQ) gone() error {
 	q.dev.failed = slices.DeleteFunc(q.dev.failed, func(o *CQ) bool { return o == q })
 	q.dev.mu.Unlock()
 	q.CQRing.close()
-	return q.mem.free()
 }
 
 // unknow is Detach without a look at the ring.

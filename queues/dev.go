@@ -35,7 +35,9 @@ type Dev struct {
 
 	mu      sync.Mutex
 	orphans []*vfio.Buffer
-	held    []*vfio.Buffer         // by memory keys of which nobody knows whether they exist
+	held    []*vfio.Buffer    // by memory keys of which nobody knows whether they exist
+	objects map[object]uint64 // that exist, with births when they were made
+	births  uint64
 	cqs     map[uint32]*CQ         // by number, for events
 	failed  []*CQ                  // CQs in error whose EventChannel has not heard of it
 	waiters map[uint8]*vfio.Vector // by EQN: what EventChannels wait for

@@ -119,6 +119,7 @@ func (d *Dev) CreateEQ(ctx context.Context, o EQOptions) (*EQ, error) {
 		return nil, err
 	}
 	q.eqn = prm.AsCreateEQOut(out).EQNumber()
+	d.born(q)
 	return q, nil
 }
 
@@ -253,27 +254,22 @@ func (q *EQ) Destroy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return q.gone()
+	q.close()
+	return q.buf.Free()
 }
 
 // Release frees the ring without telling firmware: only for a device that was
 // reset, is disabled, or cannot reach memory any more. A second call does nothing.
 func (q *EQ) Release() error {
-	if !q.life.end() {
-		return nil
-	}
-	return q.gone()
-}
-
-func (q *EQ) gone() error {
-	q.close()
-	return q.buf.Free()
+	_, err := q.abandon(true)
+	return err
 }
 
 // close takes the ring away: Poll finds nothing from now on, and Arm and Update do
 // nothing, so that neither touches memory or a queue of the same number that
 // comes later.
 func (q *EQ) close() {
+	q.dev.died(q)
 	q.ring.init(vfio.MemOf(make([]byte, eqeSize)), 0)
 	q.uar, q.told = nil, 0
 }

@@ -140,10 +140,12 @@ func (d *Dev) CreateMKey(ctx context.Context, o MKeyOptions) (*MKey, error) {
 		}
 		return nil, err
 	}
-	return &MKey{
+	m := &MKey{
 		dev: d, pd: o.PD, buf: o.Buffer, key: prm.AsCreateMKeyOut(out).MKeyIndex()<<8 | uint32(o.Variant),
 		start: p.start, length: p.length, access: o.Access, shift: p.shift,
-	}, nil
+	}
+	d.born(m)
+	return m, nil
 }
 
 // planMKey checks the options and lays the pages out.
@@ -353,7 +355,7 @@ func (m *MKey) Destroy(ctx context.Context) error {
 		return m.dev.exec(ctx, op, in, out)
 	})
 	if err == nil {
-		m.gone()
+		m.close(true)
 	}
 	return err
 }
@@ -361,14 +363,14 @@ func (m *MKey) Destroy(ctx context.Context) error {
 // Release forgets the key without telling firmware: only for a device that was
 // reset or cannot reach memory any more. A second call does nothing.
 func (m *MKey) Release() {
-	if m.life.end() {
-		m.gone()
-	}
+	_, _ = m.abandon(true) // a key has no memory that could fail to be freed
 }
 
-func (m *MKey) gone() {
+// close takes the key from the books and, if free is set, lets go of its memory.
+func (m *MKey) close(free bool) {
+	m.dev.died(m)
 	m.pd.life.drop()
-	if m.buf != nil {
+	if m.buf != nil && free {
 		m.buf.Unhold()
 	}
 }

@@ -138,14 +138,14 @@ func (d *Dev) CreateQP(ctx context.Context, o QPOptions) (*QP, error) {
 		return nil, err
 	}
 	if err := q.confirm(ctx); err != nil {
-		return nil, errors.Join(err, q.abandon(ctx))
+		return nil, errors.Join(err, q.undo(ctx))
 	}
 	return q, nil
 }
 
-// abandon destroys a queue pair whose creation cannot be finished. If even that
+// undo destroys a queue pair whose creation cannot be finished. If even that
 // gets no answer, the memory stays until the device is reset.
-func (q *QP) abandon(ctx context.Context) error {
+func (q *QP) undo(ctx context.Context) error {
 	// The caller's context may be why the creation failed.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonLimit)
 	defer cancel()
@@ -313,6 +313,7 @@ func (q *QP) create(ctx context.Context, op string, p qpPlan) error {
 		q.o.PSN = rand.Uint32N(1 << 24)
 	}
 	q.attach()
+	d.born(q)
 	return nil
 }
 
@@ -452,12 +453,8 @@ func (q *QP) Destroy(ctx context.Context) error {
 // Release frees the memory without telling firmware: only for a device that was
 // reset, is disabled, or cannot reach memory any more. A second call does nothing.
 func (q *QP) Release() error {
-	if !q.life.end() {
-		return nil
-	}
-	// The CQ's memory may be gone already.
-	q.detach((*CQRing).unknow)
-	return q.mem.free()
+	_, err := q.abandon(true)
+	return err
 }
 
 // detach takes the queues from their CQs and closes them.
@@ -469,4 +466,5 @@ func (q *QP) detach(from func(*CQRing, uint32)) {
 		q.RQ.close()
 	}
 	q.drop()
+	q.dev.died(q)
 }

@@ -96,6 +96,7 @@ func (q *SRQ) create(ctx context.Context, op string, stride uint8) error {
 	// Both answers have the number in the same place.
 	q.number = prm.AsCreateRMPOut(out).Rmpn()
 	q.srqn = q.number
+	q.dev.born(q)
 	return nil
 }
 
@@ -267,20 +268,20 @@ func (q *SRQ) Destroy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return q.gone()
+	q.close()
+	return q.mem.free()
 }
 
 // Release frees the memory without telling firmware: only for a device that was
 // reset, is disabled, or cannot reach memory any more. A second call does nothing.
 func (q *SRQ) Release() error {
-	if !q.life.end() {
-		return nil
-	}
-	return q.gone()
+	_, err := q.abandon(true)
+	return err
 }
 
-func (q *SRQ) gone() error {
+// close takes the queue from the books and its ring away; the memory may then go.
+func (q *SRQ) close() {
+	q.dev.died(q)
 	q.SRQRing.close()
 	q.pd.life.drop()
-	return q.mem.free()
 }
