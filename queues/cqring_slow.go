@@ -171,16 +171,17 @@ func (r *CQRing) Err(c *Completion) error {
 	return e
 }
 
-// idle is why there may be nothing to poll.
+// idle is why there may be nothing to poll, after the next entry was found not to
+// have arrived.
 func (r *CQRing) idle() error {
 	if e := r.broken.Load(); e != nil {
 		return e
 	}
 	// A lapped entry has the owner bit of the next pass, so it looks as if it had
 	// not arrived, while the last entry of this pass has. In a ring that the device
-	// fills in order that cannot be otherwise; the third look excludes that both
-	// arrived between the first two.
-	if last := r.ci + r.mask; r.log > 0 && !r.ready(r.ci) && r.ready(last) && !r.ready(r.ci) {
+	// fills in order that cannot be otherwise. Poll had the first look; the one
+	// after the other excludes that both arrived in between.
+	if last := r.ci + r.mask; r.log > 0 && r.ready(last) && !r.ready(r.ci) {
 		e := r.fail(r.ci, ErrCQOverrun, nil, "its queue pairs go to error; make it as large as all WQEs that can be outstanding, and reset them")
 		r.broken.CompareAndSwap(nil, e)
 		return e
@@ -202,8 +203,8 @@ func (r *CQRing) close() {
 	r.mem, r.buf, r.mask, r.log = vfio.MemOf(e), e, 0, 0
 	r.seek(0)
 	r.last = &nobody
-	r.rec.close()
-	r.db = newDoorbell(nil)
+	spare := make([]byte, RecordSize)
+	r.rec = newRecord(vfio.MemOf(spare))
 	r.broken.Store(&CQError{Name: r.name, CQN: r.cqn, Err: vfio.ErrClosed})
 }
 
@@ -278,9 +279,8 @@ const (
 )
 
 // Arm asks for one completion event: with the next completion, or the next
-// solicited or failed one. Arming is level-triggered, for which
-// the doorbell bears the consumer index (Linux cq.h, mlx5_cq_arm): if there are
-// completions nobody has polled, the event comes at once.
+// solicited or failed one. Arming is level-triggered (prm/behaviour.md section
+// 1): if there are completions nobody has polled, the event comes at once.
 func (r *CQRing) Arm(solicitedOnly bool) {
 	v := r.sn.Load()&3<<28 | r.ci&ciMask
 	if solicitedOnly {

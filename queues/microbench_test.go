@@ -36,6 +36,7 @@ func TestMicrobench(t *testing.T) {
 			w := wqeAt(m.sq, m.sq.pi-uint32(blocks), 16)
 			require.Equal(t, byte(microOpcodes[op]), w[3])
 			require.Equal(t, byte(Signalled), w[11], "the last of a batch is signalled")
+			require.Equal(t, w[:8], m.sq.db.page[m.sq.reg^m.sq.bfSize:][:8], "in place of the register")
 		}
 	}
 	m, err := NewMicrobench(nil)
