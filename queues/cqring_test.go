@@ -31,12 +31,12 @@ func newBench(tb testing.TB, logCQ uint8) *bench {
 	return b
 }
 
-// poll takes all there is, in batches of max.
-func (b *bench) poll(t *testing.T, max int) []Completion {
+// poll takes all there is, in batches of most.
+func (b *bench) poll(t *testing.T, most int) []Completion {
 	t.Helper()
 	var all []Completion
 	for {
-		dst := make([]Completion, max)
+		dst := make([]Completion, most)
 		n, err := b.Poll(dst)
 		require.NoError(t, err)
 		if n == 0 {
@@ -144,8 +144,7 @@ func TestRecvCompletions(t *testing.T) {
 	require.Equal(t, 64, b.rq.Free())
 }
 
-// Arm writes the record, then 8 bytes to the UAR (PRM section CQ
-// doorbell; Linux cq.h, mlx5_cq_arm).
+// Arm writes the record, then 8 bytes to the UAR (prm/wqe-cqe-eqe.md 6.10).
 func TestArm(t *testing.T) {
 	u, bar := memoryUAR(t)
 	r, dev, rec := newCQ(t, 3, u)

@@ -110,13 +110,13 @@ func (q *SendQueue) Index() uint16 { return uint16(q.pi) }
 
 // SetPeerAtomic tells the queue up to how many bytes, a power of two, the peer
 // carries out a write atomically (its atomic_mode, if it has atomic writes
-// enabled). From then on a write with (address mod max) + length > max is
+// enabled). From then on a write with (address mod limit) + length > limit is
 // refused with ErrNotAtomicWrite unless it bears NonAtomic. 0 lifts the rule.
-func (q *SendQueue) SetPeerAtomic(max int) {
-	if max < 0 || max&(max-1) != 0 {
-		panic(fmt.Sprintf("queues: SetPeerAtomic(%d): not a power of two", max))
+func (q *SendQueue) SetPeerAtomic(limit int) {
+	if limit < 0 || limit&(limit-1) != 0 {
+		panic(fmt.Sprintf("queues: SetPeerAtomic(%d): not a power of two", limit))
 	}
-	q.atomicMax = uint64(max)
+	q.atomicMax = uint64(limit)
 }
 
 // PeerAtomic is the limit of the write rule, 0 for none.
@@ -151,13 +151,11 @@ func (q *SendQueue) Reset() {
 // been polled: for measurements without a device.
 func (q *SendQueue) RetireAll() { q.ci = q.pi }
 
-// close makes every later post answer vfio.ErrClosed; the memory of ring and
-// record may then go.
+// close makes every later post answer vfio.ErrClosed; the ring's memory may then
+// go.
 func (q *SendQueue) close() {
 	q.dead, q.ci, q.pi, q.rung = true, 0, 0, 0
 	q.buf, q.slots = nil, nil
-	q.rec.close()
-	q.db, q.reg = newDoorbell(nil), UARBlueFlame
 }
 
 // full is why there is no room.
