@@ -203,8 +203,8 @@ func (r *CQRing) close() {
 	r.mem, r.buf, r.mask, r.log = vfio.MemOf(e), e, 0, 0
 	r.seek(0)
 	r.last = &nobody
-	spare := make([]byte, RecordSize)
-	r.rec = newRecord(vfio.MemOf(spare))
+	r.rec.close()
+	r.db = newDoorbell(nil)
 	r.broken.Store(&CQError{Name: r.name, CQN: r.cqn, Err: vfio.ErrClosed})
 }
 
@@ -279,8 +279,9 @@ const (
 )
 
 // Arm asks for one completion event: with the next completion, or the next
-// solicited or failed one. Arming is level-triggered (prm/behaviour.md section
-// 1): if there are completions nobody has polled, the event comes at once.
+// solicited or failed one. Arming is level-triggered, for which
+// the doorbell bears the consumer index (Linux cq.h, mlx5_cq_arm): if there are
+// completions nobody has polled, the event comes at once.
 func (r *CQRing) Arm(solicitedOnly bool) {
 	v := r.sn.Load()&3<<28 | r.ci&ciMask
 	if solicitedOnly {

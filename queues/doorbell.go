@@ -34,6 +34,10 @@ type record struct {
 
 func newRecord(m vfio.Mem) record { return record{m, (*[RecordSize]byte)(m.Bytes())} }
 
+// close puts private memory in the place of the record, which may then go and be
+// another queue's.
+func (r *record) close() { *r = newRecord(vfio.MemOf(make([]byte, RecordSize))) }
+
 // store writes one word in a single store (race_off.go says why not atomically).
 // It swaps first: of a big-endian store of a 16-bit number the compiler would make
 // three.

@@ -73,8 +73,8 @@ func wqeAt(q *SendQueue, pi uint32, n int) []byte {
 	return b[:n]
 }
 
-// device is the hardware side of a CQ: it writes CQEs as prm/wqe-cqe-eqe.md 6.7
-// says, through the views of internal/prm.
+// device is the hardware side of a CQ: it writes CQEs as Linux
+// device.h has them (struct mlx5_cqe64), through the views of internal/prm.
 type device struct {
 	mem vfio.Mem
 	log uint8

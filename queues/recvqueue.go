@@ -110,6 +110,7 @@ func (q *RecvQueue) Reset() {
 func (q *RecvQueue) close() {
 	q.dead, q.size, q.pi, q.ci, q.rung = true, 0, 0, 0, 0
 	q.buf = nil
+	q.rec.close()
 }
 
 //go:noinline

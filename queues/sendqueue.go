@@ -151,11 +151,13 @@ func (q *SendQueue) Reset() {
 // been polled: for measurements without a device.
 func (q *SendQueue) RetireAll() { q.ci = q.pi }
 
-// close makes every later post answer vfio.ErrClosed; the ring's memory may then
-// go.
+// close makes every later post answer vfio.ErrClosed; the memory of ring and
+// record may then go.
 func (q *SendQueue) close() {
 	q.dead, q.ci, q.pi, q.rung = true, 0, 0, 0
 	q.buf, q.slots = nil, nil
+	q.rec.close()
+	q.db, q.reg = newDoorbell(nil), UARBlueFlame
 }
 
 // full is why there is no room.

@@ -13,8 +13,8 @@ import (
 )
 
 // One doorbell for a batch: the record has the 16-bit count of blocks, the
-// register the first 8 bytes of the last WQE, and buffers take turns (ruling W6,
-// prm/wqe-cqe-eqe.md 6.3).
+// register the first 8 bytes of the last WQE, and buffers take turns (rdma-core
+// qp.c, post_send_db).
 func TestDoorbell(t *testing.T) {
 	u, bar := memoryUAR(t)
 	q, rec := newSQ(t, 4, u)

@@ -23,8 +23,8 @@ type SRQRingConfig struct {
 }
 
 // SRQRing is the ring of a shared receive queue (SRQ, RMP or XRC SRQ). WQEs are
-// a list: each begins with the index of the next one (prm/behaviour.md section
-// 6; Linux srq.c), because queue pairs finish them in any order. It belongs to
+// a list: each begins with the index of the next one (Linux srq.c),
+// because queue pairs finish them in any order. It belongs to
 // one caller at a time, together with the CQs its queue pairs complete on.
 type SRQRing struct {
 	buf   []byte
@@ -108,12 +108,19 @@ func (q *SRQRing) Ring() {
 
 // Reset forgets every WQE, for a queue that was created anew.
 func (q *SRQRing) Reset() {
+	if q.dead {
+		return
+	}
 	q.relink()
 	q.count, q.rung = 0, 0
 	q.rec.store(recordRecv, 0)
 }
 
-func (q *SRQRing) close() { q.dead, q.buf = true, nil }
+func (q *SRQRing) close() {
+	q.dead, q.count, q.rung = true, 0, 0
+	q.buf = nil
+	q.rec.close()
+}
 
 // retire takes the WQE with this index as done and appends it to the free list.
 func (q *SRQRing) retire(index uint16) (wrid uint64, ok bool) {

@@ -28,8 +28,8 @@ func address(tb testing.TB, o AddressOptions) *Address {
 	return a
 }
 
-// samples are one WQE of every kind, with the bytes that prm/wqe-cqe-eqe.md 6.4
-// to 6.6 and prm/behaviour.md 7 ask for. II is the WQE index, 01234567 the QPN
+// samples are one WQE of every kind, with the bytes that the segments
+// of Linux qp.h (struct mlx5_wqe_…_seg) have. II is the WQE index, 01234567 the QPN
 // and ds word.
 var samples = []struct {
 	name string
