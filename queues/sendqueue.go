@@ -111,7 +111,9 @@ func (q *SendQueue) Index() uint16 { return uint16(q.pi) }
 // SetPeerAtomic tells the queue up to how many bytes, a power of two, the peer
 // carries out a write atomically (its atomic_mode, if it has atomic writes
 // enabled). From then on a write with (address mod limit) + length > limit is
-// refused with ErrNotAtomicWrite unless it bears NonAtomic. 0 lifts the rule.
+// refused with ErrNotAtomicWrite unless it bears NonAtomic. 0 lifts the rule. A
+// limit that is no power of two panics, as a slice bound would: Connect has
+// refused it when it comes from a peer.
 func (q *SendQueue) SetPeerAtomic(limit int) {
 	if limit < 0 || limit&(limit-1) != 0 {
 		panic(fmt.Sprintf("queues: SetPeerAtomic(%d): not a power of two", limit))
