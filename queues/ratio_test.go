@@ -37,10 +37,10 @@ func reference(tb testing.TB) string {
 
 var refLine = regexp.MustCompile(`^(\S.*\S)\s+median\s+([0-9.]+) ns`)
 
-// runReference runs every figure of the reference once.
-func runReference(tb testing.TB, bin string, wqes int) map[string]float64 {
+// runReference lets the reference take the median of several runs of each figure.
+func runReference(tb testing.TB, bin string, runs, wqes int) map[string]float64 {
 	tb.Helper()
-	out, err := exec.Command(bin, "1", strconv.Itoa(wqes)).Output()
+	out, err := exec.Command(bin, strconv.Itoa(runs), strconv.Itoa(wqes)).Output()
 	require.NoError(tb, err)
 	figures := map[string]float64{}
 	for s := bufio.NewScanner(bytes.NewReader(out)); s.Scan(); {
@@ -80,38 +80,45 @@ func BenchmarkRatio(b *testing.B) {
 	require.NoError(b, err)
 	register, err := NewMicrobench(u)
 	require.NoError(b, err)
-	const rounds, wqes = 15, 1 << 16
+	// Short runs, so that few of them are interrupted; the median of a round is
+	// what counts, on both sides.
+	const rounds, runs, wqes = 9, 7, 1 << 14
 	times := map[string][]float64{}
-	add := func(k string, d time.Duration, n int) {
-		times[k] = append(times[k], float64(d.Nanoseconds())/float64(n))
+	add := func(k string, run func() (time.Duration, int, error)) {
+		var v []float64
+		for range runs {
+			d, n, err := run()
+			require.NoError(b, err)
+			v = append(v, float64(d.Nanoseconds())/float64(n))
+		}
+		times[k] = append(times[k], median(v))
 	}
 	for range rounds {
-		for k, v := range runReference(b, bin, wqes) {
+		for k, v := range runReference(b, bin, runs, wqes) {
 			times["C "+k] = append(times["C "+k], v)
 		}
 		_, err := memory.Post(MicroWrite, MicroMaxBatch, wqes) // wake the core up: it waited for the C side
 		require.NoError(b, err)
 		for _, op := range ratioOps {
 			for _, batch := range ratioBatches {
-				d, err := memory.Post(op, batch, wqes)
-				require.NoError(b, err)
-				add(fmt.Sprintf("list %s %d", op, batch), d, wqes)
-				d, err = memory.Calls(op, batch, wqes)
-				require.NoError(b, err)
-				add(fmt.Sprintf("calls %s %d", op, batch), d, wqes)
-				d, err = register.Post(op, batch, wqes)
-				require.NoError(b, err)
-				add(fmt.Sprintf("register %s %d", op, batch), d, wqes)
+				post := func(k string, f func(MicroOp, int, int) (time.Duration, error)) {
+					add(fmt.Sprintf("%s %s %d", k, op, batch), func() (time.Duration, int, error) {
+						d, err := f(op, batch, wqes)
+						return d, wqes, err
+					})
+				}
+				post("list", memory.Post)
+				post("calls", memory.Calls)
+				post("register", register.Post)
 			}
 		}
 		for _, batch := range ratioPolls {
-			d, n, err := memory.Poll(batch, wqes)
-			require.NoError(b, err)
-			add(fmt.Sprintf("poll %d", batch), d, n)
+			add(fmt.Sprintf("poll %d", batch), func() (time.Duration, int, error) { return memory.Poll(batch, wqes) })
 		}
-		d, err := memory.PollEmpty(wqes)
-		require.NoError(b, err)
-		add("empty", d, wqes)
+		add("empty", func() (time.Duration, int, error) {
+			d, err := memory.PollEmpty(wqes)
+			return d, wqes, err
+		})
 	}
 	var t strings.Builder
 	fmt.Fprintf(&t, "\n%-16s %5s %7s %7s %7s %9s %7s %7s   (ns a WQE, medians of %d rounds)\n",
