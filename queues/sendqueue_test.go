@@ -282,22 +282,27 @@ func TestRecordIsOneStore(t *testing.T) {
 	mem := vfio.MemOf(make([]byte, RecordSize))
 	r := newRecord(mem)
 	var stop atomic.Bool
-	done := make(chan int)
+	started, done := make(chan struct{}), make(chan int)
 	go func() {
+		close(started)
 		n := 0
-		for !stop.Load() {
+		for {
 			v := mem.LoadBE32(recordSend)
 			if v>>8 != v&0xff {
 				t.Errorf("half a store: %#x", v)
 				break
 			}
 			n++
+			if stop.Load() {
+				break
+			}
 			if n%1024 == 0 {
 				runtime.Gosched()
 			}
 		}
 		done <- n
 	}()
+	<-started
 	for i := range uint32(2_000_000) {
 		r.store(recordSend, i&0xff*0x101)
 	}
