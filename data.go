@@ -185,10 +185,27 @@ func (d *DataPath) Memory(ctx context.Context, size, align int, access queues.Ac
 	return atomics.Memory{Mem: b.Mem, Addr: m.Start(), LKey: m.Key(), RKey: m.Key()}, nil
 }
 
-// QP creates a queue pair with the DataPath's protection domain, CQ and doorbell
-// page. It is destroyed with the DataPath.
+// addCQ creates one more CQ, which Idle does not look at. It is destroyed with the
+// DataPath.
+func (d *DataPath) addCQ(ctx context.Context, name string) (*queues.CQ, error) {
+	q, err := d.hca.queues.CreateCQ(ctx, queues.CQOptions{Name: name, LogSize: d.o.LogCQ, EQ: d.channel.EQ(), UAR: d.uar})
+	if err != nil {
+		return nil, err
+	}
+	d.push("CQ", q.Destroy, q.Release)
+	return q, nil
+}
+
+// QP creates a queue pair with the DataPath's protection domain, doorbell page and,
+// where the options name none, CQ. It is destroyed with the DataPath.
 func (d *DataPath) QP(ctx context.Context, o queues.QPOptions) (*queues.QP, error) {
-	o.PD, o.SendCQ, o.RecvCQ, o.UAR = d.pd, d.cq, d.cq, d.uar
+	o.PD, o.UAR = d.pd, d.uar
+	if o.SendCQ == nil {
+		o.SendCQ = d.cq
+	}
+	if o.RecvCQ == nil {
+		o.RecvCQ = d.cq
+	}
 	if o.Name == "" {
 		o.Name = d.o.Name
 	}

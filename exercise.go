@@ -39,6 +39,11 @@ type Exerciser struct {
 
 	wrid uint64
 	comp [16]queues.Completion
+	// early are completions that came before anybody asked for them, by their wrid.
+	early map[uint64]queues.Completion
+	done  map[opcodeKey]int
+	// datagrams sends to receiver, once Datagrams has made them.
+	datagrams, receiver *queues.QP
 }
 
 const (
@@ -57,7 +62,8 @@ var inlineSizes = []int{1, 3, 8, 28, 29, 64, 100}
 // NewExerciser makes memory and a connected pair of queue pairs. Seed decides
 // places and data.
 func NewExerciser(ctx context.Context, from, to *DataPath, seed uint64) (*Exerciser, error) {
-	x := &Exerciser{from: from, to: to, idle: Idle(from), rng: rand.New(rand.NewPCG(seed, 0x64617461))}
+	x := &Exerciser{from: from, to: to, idle: Idle(from), rng: rand.New(rand.NewPCG(seed, 0x64617461)),
+		early: map[uint64]queues.Completion{}, done: map[opcodeKey]int{}}
 	if from != to {
 		x.idle = Idle(from, to)
 	}
@@ -138,52 +144,75 @@ func (x *Exerciser) compare(op string) error {
 // do posts one operation and waits for its completion, and, with recv, for that
 // of the message at the other side, which it returns.
 func (x *Exerciser) do(ctx context.Context, recv bool, post func(wrid uint64) error) (got queues.Completion, err error) {
+	return x.doOn(ctx, x.a, recv, post)
+}
+
+// doOn is do on another queue pair of the near side.
+func (x *Exerciser) doOn(ctx context.Context, q *queues.QP, recv bool, post func(wrid uint64) error) (got queues.Completion, err error) {
 	x.wrid++
-	if err := post(x.wrid); err != nil {
+	sent := x.wrid
+	if err := post(sent); err != nil {
 		return got, err
 	}
-	x.a.SQ.Ring()
-	sent, received := false, !recv
+	q.SQ.Ring()
+	if _, err := x.await(ctx, sent); err != nil || !recv {
+		return got, err
+	}
+	return x.await(ctx, sent|recvMark)
+}
+
+// await waits for one completion, which may have come already.
+func (x *Exerciser) await(ctx context.Context, wrid uint64) (queues.Completion, error) {
+	for {
+		if c, ok := x.early[wrid]; ok {
+			delete(x.early, wrid)
+			return c, nil
+		}
+		n, err := x.poll()
+		if err != nil {
+			return queues.Completion{}, err
+		}
+		if n == 0 {
+			if err := x.idle(ctx); err != nil {
+				return queues.Completion{}, fmt.Errorf("wait for a completion: %w", err)
+			}
+		}
+	}
+}
+
+// poll takes what has completed on either side. A failure is an error, whatever it
+// belongs to.
+func (x *Exerciser) poll() (total int, err error) {
 	paths := []*DataPath{x.from, x.to}
 	if x.from == x.to {
 		paths = paths[:1]
 	}
-	for !sent || !received {
-		total := 0
-		for _, d := range paths {
-			n, err := d.cq.Poll(x.comp[:])
-			for i := range x.comp[:n] {
-				c := &x.comp[i]
-				if !c.OK() {
-					return got, d.cq.Err(c)
-				}
-				switch c.WRID {
-				case x.wrid:
-					sent = true
-				case x.wrid | recvMark:
-					received, got = true, *c
-				}
+	for _, d := range paths {
+		n, err := d.cq.Poll(x.comp[:])
+		for i := range x.comp[:n] {
+			c := &x.comp[i]
+			if !c.OK() {
+				return total, d.cq.Err(c)
 			}
-			if err != nil {
-				return got, err
-			}
-			total += n
+			x.count(c)
+			x.early[c.WRID] = *c
 		}
-		if total == 0 {
-			if err := x.idle(ctx); err != nil {
-				return got, fmt.Errorf("wait for a completion: %w", err)
-			}
+		if err != nil {
+			return total, err
 		}
+		total += n
 	}
-	return got, nil
+	return total, nil
 }
 
 // take posts a receive WQE for the next message: n bytes at off of the far side.
-func (x *Exerciser) take(off, n int) error {
-	if err := x.b.RQ.Post((x.wrid+1)|recvMark, x.far.SGE(off, n)); err != nil {
+func (x *Exerciser) take(off, n int) error { return x.takeOn(x.b, off, n) }
+
+func (x *Exerciser) takeOn(q *queues.QP, off, n int) error {
+	if err := q.RQ.Post((x.wrid+1)|recvMark, x.far.SGE(off, n)); err != nil {
 		return err
 	}
-	x.b.RQ.Ring()
+	q.RQ.Ring()
 	return nil
 }
 
@@ -419,6 +448,7 @@ func (x *Exerciser) atomicsOf(ctx context.Context, c *atomics.Client, k atomics.
 			if err != nil {
 				return err
 			}
+			x.done[opcodeKey{queues.RC, x.profile.FormOf(&op).Opcode}]++
 			want, err := atomics.Apply(x.wantFar, x.far.Addr, &op, order)
 			if err != nil {
 				return fmt.Errorf("%s: %w", what, err)

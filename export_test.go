@@ -3,3 +3,6 @@ package mlxvfio
 // PlantLeak makes the driver forget to undo one stage, so that a test can prove
 // that checkers of leaks find it.
 func (o *Options) PlantLeak(stage string) { o.skipUndo = stage }
+
+// RouteHeader is what judges the route header of a datagram.
+var RouteHeader = routeHeader

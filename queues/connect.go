@@ -294,6 +294,16 @@ func (q *QP) Activate(ctx context.Context, qkey uint32) error {
 
 // AddressOf is where datagrams of this queue pair's device to the peer go.
 func (q *QP) AddressOf(ctx context.Context, peer PeerInfo, qkey uint32) (*Address, error) {
+	o, err := q.AddressTo(ctx, peer, qkey)
+	if err != nil {
+		return nil, err
+	}
+	return NewAddress(o)
+}
+
+// AddressTo is what AddressOf makes an Address of, for those who want to change
+// something: to route by GID within an InfiniBand subnet, for instance (GRH).
+func (q *QP) AddressTo(ctx context.Context, peer PeerInfo, qkey uint32) (AddressOptions, error) {
 	c := &q.dev.Caps
 	o := AddressOptions{
 		QPN: peer.QPN, QKey: qkey, LID: peer.LID, MAC: peer.MAC, GID: peer.GID,
@@ -305,8 +315,8 @@ func (q *QP) AddressOf(ctx context.Context, peer PeerInfo, qkey uint32) (*Addres
 	} else if peer.LID == 0 {
 		var err error
 		if o.ForceLoopback, _, err = q.dev.needsLoopback(ctx); err != nil {
-			return nil, err
+			return o, err
 		}
 	}
-	return NewAddress(o)
+	return o, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -239,11 +240,50 @@ func TestSelftestMovesData(t *testing.T) {
 		}
 		require.Contains(t, notes["atomics"], "8 kinds")
 		require.Contains(t, notes["atomics-probe"], "little-endian")
+		require.Contains(t, notes["datagrams"], "all memory compared")
+		require.Contains(t, notes["cross-channel"], "WRITEs held back")
+		require.Equal(t, "14 of 14 operations done by loopback", notes["opcodes"])
+		for _, r := range rowsOf(t, o, "opcodes") {
+			require.Greater(t, r["done"], 0.0, r)
+			require.NotContains(t, r, "note")
+		}
 	}
 	// A device that does atomics wrong does not pass.
 	o := cli(t, "selftest", "sim,fault=mask-order")
 	refuses(t, o, exitFailed, "check atomics-probe", "mask-order")
 	require.Contains(t, o.out, "0 outstanding\nfail\n")
+}
+
+// TestSelftestOpcodes: an operation that the device lacks is shown with the reason, one
+// that was left out in silence is a failure.
+func TestSelftestOpcodes(t *testing.T) {
+	err := onModel(t, func(ctx context.Context, s *session) error {
+		s.Queues().Caps.CrossChannel = false
+		_, err := checkDataPath(ctx, s)
+		require.NoError(t, err)
+		_, err = checkOpcodes(ctx, s)
+		require.EqualError(t, err, "NOP on RC is offered by the device, and no check has done it")
+		for _, c := range selfChecks {
+			switch c.name {
+			case "nop", "send", "write", "read", "atomics", "datagrams":
+				_, err := c.run(ctx, s)
+				require.NoError(t, err)
+			case "cross-channel":
+				note, err := c.run(ctx, s)
+				require.NoError(t, err)
+				require.Equal(t, "not supported by this device: capability cd is 0", note)
+			}
+		}
+		note, err := checkOpcodes(ctx, s)
+		require.NoError(t, err)
+		require.Equal(t, "12 of 14 operations done by loopback, 2 not supported by this device", note)
+		var out strings.Builder
+		(&selftestResult{Opcodes: s.exerciser.Opcodes()}).text(&out)
+		require.Regexp(t, `(?m)^WAIT +RC +0 +not supported by this device: capability cd is 0$`, out.String())
+		require.Regexp(t, `(?m)^NOP +RC +\d+ *$`, out.String())
+		return nil
+	})
+	require.NoError(t, err)
 }
 
 // servedState asks a served model what its first function holds.

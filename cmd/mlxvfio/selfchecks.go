@@ -24,11 +24,15 @@ var selfChecks = []struct {
 	{"capabilities", checkCaps},
 	{"atomics-preflight", checkPreflight},
 	{"data-path", checkDataPath},
+	{"nop", func(ctx context.Context, s *session) (string, error) { return s.exerciser.Nops(ctx) }},
 	{"send", func(ctx context.Context, s *session) (string, error) { return s.exerciser.Sends(ctx) }},
 	{"write", func(ctx context.Context, s *session) (string, error) { return s.exerciser.Writes(ctx) }},
 	{"read", func(ctx context.Context, s *session) (string, error) { return s.exerciser.Reads(ctx) }},
 	{"atomics-probe", checkProbe},
 	{"atomics", func(ctx context.Context, s *session) (string, error) { return s.exerciser.Atomics(ctx) }},
+	{"datagrams", func(ctx context.Context, s *session) (string, error) { return s.exerciser.Datagrams(ctx) }},
+	{"cross-channel", func(ctx context.Context, s *session) (string, error) { return s.exerciser.CrossChannel(ctx) }},
+	{"opcodes", checkOpcodes},
 	{"health", checkHealth},
 }
 
@@ -254,4 +258,22 @@ func checkProbe(ctx context.Context, s *session) (string, error) {
 		runs += f.Runs
 	}
 	return fmt.Sprintf("%d WQE forms, words %v in memory; %d random operations as the reference", len(p.Forms), p.Order(), runs), nil
+}
+
+// checkOpcodes wants every operation done, or the capability named that is missing:
+// none may be left out in silence.
+func checkOpcodes(_ context.Context, s *session) (string, error) {
+	done, lacking := 0, 0
+	for _, o := range s.exerciser.Opcodes() {
+		switch {
+		case o.Note != "":
+			lacking++
+		case o.Done == 0:
+			return "", fmt.Errorf("%s on %s is offered by the device, and no check has done it", o.Opcode, o.Service)
+		default:
+			done++
+		}
+	}
+	return fmt.Sprintf("%d of %d operations done by loopback%s", done, done+lacking,
+		ifText(lacking > 0, fmt.Sprintf(", %d not supported by this device", lacking))), nil
 }

@@ -23,8 +23,8 @@ func (a *app) selftestVerb() *cobra.Command {
 		return a.selftest(ctx, args, stopAt)
 	})
 	c.Long = `selftest brings a function up from reset, shows each stage with its time, checks that commands complete by
-interrupts and in parallel, moves data by loopback (SEND, WRITE, READ and every atomic, all memory compared byte for
-byte), and gives the function back: every page that firmware was given must return.
+interrupts and in parallel, moves data by loopback (every operation that the device has, datagrams and cross-channel queues among them, all
+memory compared byte for byte), and gives the function back: every page that firmware was given must return.
 Without DEV it runs on the embedded model, sim.`
 	c.Flags().BoolVar(&stages, "list-stages", false, "list the stages of the bring-up; no device is touched")
 	c.Flags().StringVar(&stopAt, "stop-at", "", "stop for good after this stage, for tests that kill the process there")
@@ -180,6 +180,9 @@ func (r *selftestRun) up(ctx context.Context, s *session) error {
 			row.Error = oneLine(err)
 		}
 		r.Checks = append(r.Checks, row)
+		if s.exerciser != nil {
+			r.Opcodes = s.exerciser.Opcodes()
+		}
 		if err != nil {
 			return fmt.Errorf("%s: check %s: %w", r.Device, c.name, err)
 		}
@@ -224,6 +227,8 @@ type selftestResult struct {
 	Vectors int        `json:"vectors"`
 	Stages  []stageRow `json:"stages"`
 	Checks  []checkRow `json:"checks"`
+	// Opcodes are the operations of the send queues and how often each was done.
+	Opcodes []mlxvfio.OpcodeCount `json:"opcodes,omitempty"`
 	// Teardown are the stages undone, in that order.
 	Teardown []stageRow `json:"teardown"`
 	UpMS     float64    `json:"bring_up_ms"`
@@ -268,6 +273,14 @@ func (r *selftestResult) text(w io.Writer) {
 		rows = append(rows, []string{c.Check, fmt.Sprintf("%.3f", c.MS), failedOr(c.Error, c.Note)})
 	}
 	table(w, rows)
+	if len(r.Opcodes) > 0 {
+		fmt.Fprintln(w)
+		rows = [][]string{{"OPCODE", "ON", "DONE"}}
+		for _, o := range r.Opcodes {
+			rows = append(rows, []string{o.Opcode, o.Service, fmt.Sprint(o.Done), o.Note})
+		}
+		table(w, rows)
+	}
 	fmt.Fprintln(w)
 	if r.Backend != "" {
 		fmt.Fprintf(w, "%s (%s), firmware %s, %s mode, %d MSI-X vectors\n", r.Device, r.Backend, r.Firmware, r.Mode, r.Vectors)

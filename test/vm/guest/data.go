@@ -294,6 +294,8 @@ func data(b *bench) {
 	if !b.onVFIO(bdf) {
 		return
 	}
+	b.selftest("opcodes-event", bdf) // which does every operation, and says how often
+	b.polledSelftest("opcodes-polled", bdf)
 	for _, m := range []dataMode{byInterrupt, byPolling} {
 		b.probed("probe-"+m.name, m, bdf)
 		b.litmus("litmus-"+m.name, m, bdf)

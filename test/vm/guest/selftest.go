@@ -21,6 +21,10 @@ type selftestReport struct {
 		Check, Note, Error string
 		OK                 bool
 	}
+	Opcodes []struct {
+		Service, Opcode, Note string
+		Done                  int
+	}
 	Pages map[string]any
 	DMA   map[string]int
 }
@@ -96,6 +100,7 @@ func judgeSelftest(text string, want expectation) error {
 	}
 	unless(len(r.Teardown) > 0, "no teardown in the report")
 	errs = append(errs, r.judgeChecks(want.polled)...)
+	errs = append(errs, r.judgeOpcodes()...)
 	given, _ := r.Pages["given"].(float64)
 	unless(given > 0 && r.Pages["returned"] == given, "the page ledger does not balance: %v", r.Pages)
 	for _, name := range []string{"dropped", "outstanding", "strays", "refused", "chunks"} {
@@ -115,7 +120,30 @@ var interruptsSeen = regexp.MustCompile(`(\d+) completion events?, (\d+) wake-up
 
 // neededChecks are those that must have been made: commands, data by loopback, atomics.
 var neededChecks = []string{
-	"event-mode", "command-burst", "capabilities", "atomics-preflight", "data-path", "send", "write", "read", "atomics-probe", "atomics", "health",
+	"event-mode", "command-burst", "capabilities", "atomics-preflight", "data-path", "nop", "send", "write", "read", "atomics-probe", "atomics",
+	"datagrams", "cross-channel", "opcodes", "health",
+}
+
+// neededOpcodes are the operations that must have been done, with their service. The models have them all.
+var neededOpcodes = []string{
+	"RC NOP", "RC SEND", "RC SEND_IMM", "RC RDMA_WRITE", "RC RDMA_WRITE_IMM", "RC RDMA_READ", "RC ATOMIC_CS", "RC ATOMIC_FA",
+	"RC ATOMIC_MASKED_CS", "RC ATOMIC_MASKED_FA", "RC SEND_EN", "RC WAIT", "UD SEND", "UD SEND_IMM",
+}
+
+// judgeOpcodes wants each of them done at least once, and nothing excused.
+func (r selftestReport) judgeOpcodes() (errs []error) {
+	missing := slices.Clone(neededOpcodes)
+	for _, o := range r.Opcodes {
+		if o.Done < 1 || o.Note != "" {
+			errs = append(errs, fmt.Errorf("operation %s %s was done %d times: %s", o.Service, o.Opcode, o.Done, o.Note))
+			continue
+		}
+		missing = slices.DeleteFunc(missing, func(name string) bool { return name == o.Service+" "+o.Opcode })
+	}
+	if len(missing) > 0 {
+		errs = append(errs, fmt.Errorf("operations that were not done: %v", missing))
+	}
+	return errs
 }
 
 // judgeChecks wants every check to have passed, and the one of the events to have counted some. In polled mode it must
@@ -129,7 +157,7 @@ func (r selftestReport) judgeChecks(polled bool) (errs []error) {
 			counted = c.OK && strings.HasPrefix(c.Note, "skipped")
 			continue
 		}
-		if !c.OK || c.Error != "" || strings.HasPrefix(c.Note, "skipped") {
+		if !c.OK || c.Error != "" || strings.HasPrefix(c.Note, "skipped") || strings.HasPrefix(c.Note, "not supported") {
 			errs = append(errs, fmt.Errorf("check %s: %s %s", c.Check, c.Note, c.Error))
 		}
 		if m := interruptsSeen.FindStringSubmatch(c.Note); c.Check == "event-mode" && m != nil {
