@@ -83,6 +83,7 @@ var allowed = map[string][]string{
 	"queues":           {"cmdif", "vfio", "internal/prm", "internal/mmio"},
 	"atomics":          {"queues", "cmdif", "vfio", "internal/prm"},
 	"atomics/litmus":   {"atomics", "queues", "vfio", "internal/prm"},
+	"tracer/trace":     {},
 	"mlxvfio":          {"atomics", "tracer", "health", "queues", "cmdif", "initseg", "vfio", "internal/prm"},
 	"sim":              {"vfio", "internal/prm"},
 	"internal/vfiouser": {

@@ -1,0 +1,112 @@
+package trace
+
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+// The digits of a number are made eight at a time in one 64-bit word, and stored
+// with one store that may write up to eight bytes past the number: the callers
+// have made room. The tests compare every way with strconv.
+
+// hex8 gives the eight lower-case hex digits of v as a big-endian word: the most
+// significant digit in the top byte.
+func hex8(v uint32) uint64 {
+	x := uint64(v)
+	x = (x | x<<16) & 0x0000ffff0000ffff
+	x = (x | x<<8) & 0x00ff00ff00ff00ff
+	x = (x | x<<4) & 0x0f0f0f0f0f0f0f0f
+	letters := (x + 0x0606060606060606) >> 4 & 0x0101010101010101
+	return x + 0x3030303030303030 + letters*('a'-'0'-10)
+}
+
+// putHex writes v with at least least digits (1 to 8) to b, which has eight bytes
+// or more, and returns their number.
+func putHex(b []byte, v uint32, least int) int {
+	n := max((bits.Len32(v)+3)/4, least)
+	binary.BigEndian.PutUint64(b, hex8(v)<<uint((8-n)*8&63))
+	return n
+}
+
+// dec8 gives the eight decimal digits of v < 10^8 as a little-endian word of
+// values 0 to 9: the most significant digit in the lowest byte.
+func dec8(v uint32) uint64 {
+	x := uint64(v/10000) | uint64(v%10000)<<32
+	h := x * 10486 >> 20 & 0x0000007f0000007f // both halves / 100
+	x = h | (x-100*h)<<16
+	t := x * 103 >> 10 & 0x000f000f000f000f // all quarters / 10
+	return t | (x-10*t)<<8
+}
+
+// putDec writes v in decimal to b, which has 17 bytes or more, and returns the
+// number of digits.
+func putDec(b []byte, v uint32) int {
+	if v < 10 {
+		b[0] = '0' + byte(v)
+		return 1
+	}
+	n := 0
+	if v >= 100000000 {
+		h := v / 100000000 // 1 to 42
+		v -= h * 100000000
+		if h >= 10 {
+			b[0] = '0' + byte(h/10)
+			h %= 10
+			n = 1
+		}
+		b[n] = '0' + byte(h)
+		n++
+		binary.LittleEndian.PutUint64(b[n:], dec8(v)+0x3030303030303030)
+		return n + 8
+	}
+	d := dec8(v)
+	skip := bits.TrailingZeros64(d) &^ 7
+	binary.LittleEndian.PutUint64(b, (d+0x3030303030303030)>>uint(skip&63))
+	return 8 - skip/8
+}
+
+// appendUint appends v in decimal; for 53-bit times and the like.
+func appendUint(dst []byte, v uint64) []byte {
+	dst = grow(dst, 32)
+	n := len(dst)
+	return dst[:n+putUint(dst[n:n+32], v)]
+}
+
+// putUint writes v in decimal to b, which has 28 bytes or more.
+func putUint(b []byte, v uint64) int {
+	if v <= 0xffffffff {
+		return putDec(b, uint32(v))
+	}
+	// Groups of eight digits from the right; 2^64 has 20 digits.
+	low := uint32(v % 100000000)
+	n := putUint(b, v/100000000)
+	binary.LittleEndian.PutUint64(b[n:], dec8(low)+0x3030303030303030)
+	return n + 8
+}
+
+// appendHex appends v in hex without leading zeros.
+func appendHex(dst []byte, v uint64) []byte {
+	dst = grow(dst, 24)
+	n := len(dst)
+	b := dst[n : n+24]
+	if h := uint32(v >> 32); h != 0 {
+		k := putHex(b, h, 1)
+		return dst[:n+k+putHex(b[k:], uint32(v), 8)]
+	}
+	return dst[:n+putHex(b, uint32(v), 1)]
+}
+
+// grow gives dst the room for n more bytes.
+func grow(dst []byte, n int) []byte {
+	if cap(dst)-len(dst) >= n {
+		return dst
+	}
+	return growSlow(dst, n)
+}
+
+//go:noinline
+func growSlow(dst []byte, n int) []byte {
+	b := make([]byte, len(dst), 2*cap(dst)+n)
+	copy(b, dst)
+	return b
+}
