@@ -31,7 +31,10 @@ type Chip struct {
 	funcs  []*function
 	faults faultSet
 	born   time.Time // power-on: timers count from here
-	closed bool
+	// Of the vendor-specific capabilities of all functions.
+	tickets uint32
+	sems    [semaphores]uint32
+	closed  bool
 }
 
 // New builds a chip. An unknown profile, port or fault is a *UsageError.

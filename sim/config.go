@@ -17,6 +17,7 @@ const (
 	capPM   = 0x40 // capability offsets of the same lspci
 	capPCIe = 0x60
 	capMSIX = 0x9c
+	capVSC  = 0xc0
 
 	cmdMemory    = 1 << 1
 	cmdBusMaster = 1 << 2
@@ -71,10 +72,13 @@ func (c *config) reset(p *profile, port PortType) {
 	c.put32(capPCIe+0x2c, (1<<p.linkSpeed-1)<<1, 0) // every speed up to the link's
 	c.put16(capPCIe+0x30, uint16(p.linkSpeed), 0x000f)
 
-	c.put16(capMSIX, 0x11|capPM<<8, 0)
+	c.put16(capMSIX, 0x11|capVSC<<8, 0)
 	c.put16(capMSIX+2, msixVectors-1, 0xc000) // enable and function mask
 	c.put32(capMSIX+4, msixTable, 0)          // BAR 0
 	c.put32(capMSIX+8, msixPBA, 0)
+
+	c.put16(capVSC, 0x09|capPM<<8, 0)
+	c.b[capVSC+2] = vscLength // the rest is the gateway's (vsc.go)
 
 	c.put16(capPM, 0x01, 0) // last capability
 	c.put16(capPM+2, 0x0003, 0)
@@ -112,6 +116,7 @@ func (f *function) readConfig(off uint64, p []byte) error {
 		return nil
 	}
 	copy(p, f.cfg.b[off:])
+	f.overlayVSC(int(off), p)
 	return nil
 }
 
@@ -121,6 +126,11 @@ func (f *function) writeConfig(off uint64, p []byte) error {
 	}
 	if f.allOnes() {
 		return nil
+	}
+	for at := capVSC + vscControl; at < capVSC+vscLength; at += 4 {
+		if i := at - int(off); i >= 0 && i+4 <= len(p) && !f.chip.faults.has("vsc-absent") {
+			f.writeVSC(at-capVSC, binary.LittleEndian.Uint32(p[i:]))
+		}
 	}
 	if f.cfg.store(int(off), p) {
 		f.flr("device control")

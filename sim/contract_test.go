@@ -70,7 +70,7 @@ func TestConfigSpace(t *testing.T) {
 	for at := int(cfg(0x34, 1)[0]); at != 0; at = int(cfg(at+1, 1)[0]) {
 		ids = append(ids, cfg(at, 1)[0])
 	}
-	require.Equal(t, []byte{0x10, 0x11, 0x01}, ids, "PCIe, MSI-X, power management")
+	require.Equal(t, []byte{0x10, 0x11, 0x09, 0x01}, ids, "PCIe, MSI-X, vendor-specific, power management")
 	require.Equal(t, []byte{63, 0}, cfg(capMSIX+2, 2))
 	require.NotZero(t, cfg(capPCIe+7, 1)[0]&0x10, "FLR capability")
 

@@ -67,7 +67,7 @@ func init() {
 		kind("syndrome", "SYNDROME", "the health buffer shows a syndrome (name or number) from which no recovery is needed, after resets too", parseHealth, raiseSyndrome),
 		kind("fatal", "[SYNDROME]", "the health buffer shows a fatal syndrome (default FW_INTERNAL_ERR), counter and commands stop: now where a command queue is published, else after the next INIT_HCA; a reset revives", parseHealth, raiseFatal),
 	}
-	faultTable = append(faultTable, dataFaults()...)
+	faultTable = slices.Concat(faultTable, vscFaults(), dataFaults())
 }
 
 // Faults lists the faults by name.

@@ -23,6 +23,7 @@ type function struct {
 	msix    [msixVectors * 16]byte
 	count   Counters
 
+	vsc          vsc
 	iseg         prm.InitialSeg // what does not change by itself
 	nicInterface prm.NICInterface
 	queue        uint64 // address of the command page
@@ -81,6 +82,7 @@ func (f *function) powerOn() {
 	f.later = nil
 	f.dropCommands()
 	f.cfg.reset(c.prof, c.port)
+	f.vsc = vsc{}
 	clear(f.msix[:])
 	for v := range msixVectors {
 		f.msix[v*16+12] = 1 // masked

@@ -48,6 +48,7 @@ func (c *Chip) Values() []Value {
 	add("pci", "subsystem", fmt.Sprintf("15b3:%04x", p.subsystem), sourced{Chosen, "no source"})
 	add("pci", "BAR 0", "32 MiB, 64-bit, prefetchable", lspci)
 	add("pci", "MSI-X", "64 vectors, table at BAR 0 + 0x2000, PBA at + 0x3000", lspci)
+	add("pci", "vendor-specific capability", "0xc0, length 0x18", sourced{Real, "published lspci of mlx5 devices"})
 	add("pci", "link", fmt.Sprintf("generation %d, %d lanes", p.linkSpeed, p.linkWidth), p.srcLink)
 	firmware := p.srcFirmware
 	if c.fwRev != p.firmware {
