@@ -69,7 +69,8 @@ func (d *Dev) unhold(b *vfio.Buffer, now bool) {
 func (d *Dev) Orphan(b *vfio.Buffer) { d.orphan(b) }
 
 // ReleaseOrphans frees the memory of objects whose creation never got an answer.
-// Call it when the device has been reset or cannot reach memory any more.
+// Call it when the device has been reset or cannot reach memory any more. Memory that
+// a key covers which Abandon has not ended yet stays for the next call.
 func (d *Dev) ReleaseOrphans() error {
 	d.mu.Lock()
 	bs, held := d.orphans, d.held
@@ -80,7 +81,12 @@ func (d *Dev) ReleaseOrphans() error {
 	}
 	var errs []error
 	for _, b := range bs {
-		errs = append(errs, b.Free())
+		err := b.Free()
+		if errors.Is(err, vfio.ErrInUse) {
+			d.orphan(b)
+			err = nil
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -187,13 +187,24 @@ func (s *station) memory(ctx context.Context, name string, n int, access queues.
 	if err != nil {
 		return atomics.Memory{}, err
 	}
-	s.bufs = append(s.bufs, buf)
 	key, err := s.host.Dev.CreateMKey(ctx, queues.MKeyOptions{PD: s.pd, Buffer: buf, Access: access})
 	if err != nil {
-		return atomics.Memory{}, err
+		return atomics.Memory{}, errors.Join(err, s.give(buf))
 	}
-	s.keys = append(s.keys, key)
+	s.bufs, s.keys = append(s.bufs, buf), append(s.keys, key)
 	return atomics.Memory{Mem: buf.Mem, Addr: key.Start(), LKey: key.Key(), RKey: key.Key()}, nil
+}
+
+// give frees memory, or, where a memory key over it may exist, because the command
+// that was to make or to end it has no answer, hands it to whoever takes the device
+// down.
+func (s *station) give(buf *vfio.Buffer) error {
+	err := buf.Free()
+	if errors.Is(err, vfio.ErrInUse) {
+		s.host.Dev.Orphan(buf)
+		return nil
+	}
+	return err
 }
 
 // connect makes a pair of queue pairs and the requester on it.
@@ -286,8 +297,9 @@ func (b *Bench) idle(ctx context.Context) error {
 	return nil
 }
 
-// Close destroys what Build made, queue pairs first. Memory the device may still
-// reach because something could not be destroyed stays allocated.
+// Close destroys what Build made, queue pairs first. Memory that the device may
+// still reach, because its key could not be destroyed, goes to Dev.Orphan: it is
+// freed when the device has been taken down.
 func (b *Bench) Close(ctx context.Context) error {
 	var errs []error
 	for _, q := range b.qps {
@@ -306,10 +318,8 @@ func (s *station) close(ctx context.Context) error {
 	for _, k := range s.keys {
 		errs = append(errs, k.Destroy(ctx))
 	}
-	if errors.Join(errs...) == nil {
-		for _, m := range s.bufs {
-			errs = append(errs, m.Free())
-		}
+	for _, m := range s.bufs {
+		errs = append(errs, s.give(m))
 	}
 	if s.cq != nil {
 		errs = append(errs, s.cq.Destroy(ctx))
