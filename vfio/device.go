@@ -241,13 +241,7 @@ func (d *Device) Reset() error {
 	if err := d.t.Reset(); err != nil {
 		return err
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, w := range d.windows {
-		if w != nil {
-			w.err.Store(nil)
-		}
-	}
+	d.forgetErrors()
 	d.log.Info("function reset", "op", "reset")
 	return nil
 }

@@ -186,7 +186,7 @@ func (f *Faulty) dying(c Call, p []byte, do func() error) func() error {
 			}
 			return nil
 		}
-	case VerbReset:
+	case VerbReset, VerbHotReset:
 		return func() error {
 			if _, err := f.t.Info(); err != nil {
 				return err

@@ -52,6 +52,7 @@ func OpenGroup(bdf string, o KernelOptions) (Transport, error) {
 	if err != nil {
 		return nil, errors.Join(err, c.o.sys.close(fd), detach())
 	}
+	d.groups = c.groupFiles
 	return d, nil
 }
 
@@ -65,6 +66,9 @@ type kernelDevice struct {
 	irqs    [NumIRQs]IRQInfo
 	mapper  Mapper
 	detach  func() error // gives the group or the iommufd up, after fd is closed
+	// groups are the open files of IOMMU groups by number, for a hot reset; nil
+	// where there are none.
+	groups func() map[int]int
 
 	mu     sync.RWMutex // held for reading by every verb, for writing by Close
 	closed bool

@@ -47,6 +47,18 @@ type fakeKernel struct {
 	noReset    bool
 	vectors    int // that the host has; fewer than the function's: see SET_IRQS
 	maxMaps    int
+
+	noHotReset bool
+	extraHit   []fakeHit // further functions on the bus, that are not of the fake
+	hotResets  int
+}
+
+// fakeHit is a function that a hot reset hits.
+type fakeHit struct {
+	segment    uint16
+	bus, devfn uint8
+	group      uint32
+	vfio       bool // bound to vfio-pci
 }
 
 type fakeFD struct {
@@ -264,14 +276,27 @@ func (k *fakeKernel) ioctlInt(fd int, req uint, arg int) (int, error) {
 func (k *fakeKernel) ioctl(fd int, req uint, arg unsafe.Pointer) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if err := k.enter(ioctlNames[req]); err != nil {
+	f := k.fds[fd]
+	name := ioctlNames[req]
+	if f != nil && f.kind == "device" { // numbers that mean something else on a container
+		switch req {
+		case abi.VFIO_DEVICE_GET_PCI_HOT_RESET_INFO:
+			name = "VFIO_DEVICE_GET_PCI_HOT_RESET_INFO"
+		case abi.VFIO_DEVICE_PCI_HOT_RESET:
+			name = "VFIO_DEVICE_PCI_HOT_RESET"
+		}
+	}
+	if err := k.enter(name); err != nil {
 		return 0, err
 	}
-	f := k.fds[fd]
 	if f == nil {
 		return 0, unix.EBADF
 	}
-	switch f.kind + " " + ioctlNames[req] {
+	switch f.kind + " " + name {
+	case "device VFIO_DEVICE_GET_PCI_HOT_RESET_INFO":
+		return 0, k.hotResetInfo(f, (*abi.Pci_hot_reset_info)(arg))
+	case "device VFIO_DEVICE_PCI_HOT_RESET":
+		return 0, k.hotReset(f, (*abi.Pci_hot_reset)(arg))
 	case "container VFIO_IOMMU_GET_INFO":
 		return 0, k.iommuInfo(arg)
 	case "container VFIO_IOMMU_MAP_DMA":

@@ -28,7 +28,7 @@ func Verbs() []Verb {
 
 // droppable tells that the verb answers nothing but success.
 func (v Verb) droppable() bool {
-	return v == VerbWrite || v == VerbSetIRQs || v == VerbReset || v == VerbMapDMA || v == VerbUnmapDMA
+	return v == VerbWrite || v == VerbSetIRQs || v == VerbReset || v == VerbHotReset || v == VerbMapDMA || v == VerbUnmapDMA
 }
 
 // Call is one call of a verb with its operands.

@@ -84,6 +84,7 @@ var allowed = map[string][]string{
 	"atomics":          {"queues", "cmdif", "vfio", "internal/prm"},
 	"atomics/litmus":   {"atomics", "queues", "vfio", "internal/prm"},
 	"tracer/trace":     {},
+	"health":           {"initseg", "cmdif", "vfio", "internal/prm"},
 	"mlxvfio":          {"atomics", "tracer", "health", "queues", "cmdif", "initseg", "vfio", "internal/prm"},
 	"sim":              {"vfio", "internal/prm"},
 	"internal/vfiouser": {

@@ -44,6 +44,17 @@ const (
 	VFIO_DEVICE_GET_IRQ_INFO    = io + 9
 	VFIO_DEVICE_SET_IRQS        = io + 10
 	VFIO_DEVICE_RESET           = io + 11
+
+	VFIO_DEVICE_GET_PCI_HOT_RESET_INFO = io + 12 // PCI device
+	VFIO_DEVICE_PCI_HOT_RESET          = io + 13
+)
+
+// What Group_id of vfio_pci_dependent_device is where the function was opened
+// through an iommufd (headers from Linux 6.6 on): a device id, −1 for a function
+// that the iommufd does not own.
+const (
+	VFIO_PCI_HOT_RESET_FLAG_DEV_ID = 1 << 0
+	VFIO_PCI_DEVID_NOT_OWNED       = -1
 )
 
 // VFIO_GROUP_FLAGS of vfio_group_status.
@@ -155,6 +166,24 @@ type Iommu_type1_dma_unmap struct {
 	Iova, Size   uint64
 }
 
+// Pci_dependent_device is struct vfio_pci_dependent_device. Group_id is a devid
+// with VFIO_PCI_HOT_RESET_FLAG_DEV_ID.
+type Pci_dependent_device struct {
+	Group_id   uint32
+	Segment    uint16
+	Bus, Devfn uint8
+}
+
+// Pci_hot_reset_info is struct vfio_pci_hot_reset_info without its devices.
+type Pci_hot_reset_info struct {
+	Argsz, Flags, Count uint32
+}
+
+// Pci_hot_reset is struct vfio_pci_hot_reset without its group_fds.
+type Pci_hot_reset struct {
+	Argsz, Flags, Count uint32
+}
+
 // Sizes of the fixed parts above, as argsz wants them.
 const (
 	SizeGroup_status          = 8
@@ -165,6 +194,9 @@ const (
 	SizeIommu_type1_info      = 24
 	SizeIommu_type1_dma_map   = 32
 	SizeIommu_type1_dma_unmap = 24
+	SizePci_dependent_device  = 8
+	SizePci_hot_reset_info    = 12
+	SizePci_hot_reset         = 12
 	// SizeInfo_cap_header is sizeof(struct vfio_info_cap_header): id (16 bits),
 	// version (16), next (32).
 	SizeInfo_cap_header = 8

@@ -40,11 +40,19 @@ var numbers = map[string]uint64{
 	"VFIO_IOMMU_TYPE1_INFO_CAP_MIGRATION":  VFIO_IOMMU_TYPE1_INFO_CAP_MIGRATION,
 	"VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL":      VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL,
 	"VFIO_DMA_MAP_FLAG_READ":               VFIO_DMA_MAP_FLAG_READ, "VFIO_DMA_MAP_FLAG_WRITE": VFIO_DMA_MAP_FLAG_WRITE,
-	"VFIO_DMA_UNMAP_FLAG_ALL": VFIO_DMA_UNMAP_FLAG_ALL,
+	"VFIO_DMA_UNMAP_FLAG_ALL":            VFIO_DMA_UNMAP_FLAG_ALL,
+	"VFIO_DEVICE_GET_PCI_HOT_RESET_INFO": VFIO_DEVICE_GET_PCI_HOT_RESET_INFO,
+	"VFIO_DEVICE_PCI_HOT_RESET":          VFIO_DEVICE_PCI_HOT_RESET,
 }
 
 // sizes and offsets are ours; the header's are computed by the C compiler.
 var layout = map[string]uint64{
+	"sizeof(struct vfio_pci_dependent_device)":                           uint64(unsafe.Sizeof(Pci_dependent_device{})),
+	"offsetof(struct vfio_pci_dependent_device, segment)":                uint64(unsafe.Offsetof(Pci_dependent_device{}.Segment)),
+	"offsetof(struct vfio_pci_dependent_device, devfn)":                  uint64(unsafe.Offsetof(Pci_dependent_device{}.Devfn)),
+	"offsetof(struct vfio_pci_hot_reset_info, devices)":                  uint64(unsafe.Sizeof(Pci_hot_reset_info{})),
+	"offsetof(struct vfio_pci_hot_reset_info, count)":                    uint64(unsafe.Offsetof(Pci_hot_reset_info{}.Count)),
+	"offsetof(struct vfio_pci_hot_reset, group_fds)":                     uint64(unsafe.Sizeof(Pci_hot_reset{})),
 	"sizeof(struct vfio_info_cap_header)":                                SizeInfo_cap_header,
 	"sizeof(struct vfio_group_status)":                                   uint64(unsafe.Sizeof(Group_status{})),
 	"offsetof(struct vfio_device_info, num_irqs)":                        uint64(unsafe.Offsetof(Device_info{}.Num_irqs)),
