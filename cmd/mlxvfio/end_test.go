@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/mlxvfio/mlxvfio"
@@ -90,23 +91,50 @@ func TestTimeUp(t *testing.T) {
 }
 
 // TestOutlast: the longer context ends after its own limit, or some time after the
-// first one, and cancel waits for what it started.
+// first one, and cancel waits for what it started, no longer. In virtual time: one that
+// never ends, or ends late, fails at once.
 func TestOutlast(t *testing.T) {
-	ctx, cancel := outlast(t.Context(), time.Millisecond, time.Hour)
-	<-ctx.Done()
-	require.EqualError(t, context.Cause(ctx), "giving the function back is cut off after 1ms")
-	require.ErrorIs(t, ctx.Err(), context.DeadlineExceeded)
-	cancel()
+	synctest.Test(t, func(t *testing.T) {
+		took := func(want time.Duration, since time.Time) {
+			t.Helper()
+			require.Equal(t, want, time.Since(since))
+		}
+		begun := time.Now()
+		ctx, cancel := outlast(t.Context(), time.Second, time.Hour)
+		<-ctx.Done()
+		took(time.Second, begun)
+		require.EqualError(t, context.Cause(ctx), "giving the function back is cut off after 1s")
+		require.ErrorIs(t, ctx.Err(), context.DeadlineExceeded)
+		cancel()
+		took(time.Second, begun)
 
-	over, end := context.WithCancelCause(t.Context())
-	end(os.ErrClosed)
-	ctx, cancel = outlast(over, time.Hour, time.Millisecond)
-	<-ctx.Done()
-	require.EqualError(t, context.Cause(ctx), "giving the function back is cut off 1ms after: "+os.ErrClosed.Error())
-	cancel()
+		over, end := context.WithCancelCause(t.Context())
+		end(os.ErrClosed)
+		begun = time.Now()
+		ctx, cancel = outlast(over, time.Hour, time.Second)
+		<-ctx.Done()
+		took(time.Second, begun)
+		require.EqualError(t, context.Cause(ctx), "giving the function back is cut off 1s after: "+os.ErrClosed.Error())
+		cancel()
+		took(time.Second, begun)
 
-	_, cancel = outlast(over, time.Hour, time.Hour)
-	cancel() // and comes back
+		begun = time.Now()
+		_, cancel = outlast(over, time.Hour, time.Hour)
+		synctest.Wait() // what it started waits for its hour
+		cancel()
+		took(0, begun)
+
+		// A context that is over later gets its time from then on.
+		later, end := context.WithCancelCause(t.Context())
+		begun = time.Now()
+		ctx, cancel = outlast(later, time.Hour, time.Second)
+		time.Sleep(time.Minute)
+		require.NoError(t, ctx.Err())
+		end(os.ErrClosed)
+		<-ctx.Done()
+		took(time.Minute+time.Second, begun)
+		cancel()
+	})
 }
 
 // TestFullDisk: a recording that cannot be written is no fault of the teardown.
