@@ -47,6 +47,7 @@ func (h *HCA) downUAR(ctx context.Context, live bool) error {
 	if live {
 		return h.uar.Free(ctx)
 	}
+	h.uar.Release()
 	if h.loose {
 		return nil
 	}

@@ -101,11 +101,11 @@ func (d *DataPath) open(ctx context.Context) (err error) {
 	if d.uar, err = q.AllocUAR(ctx); err != nil {
 		return err
 	}
-	d.push("doorbell page", d.uar.Free, nil)
+	d.push("doorbell page", d.uar.Free, func() error { d.uar.Release(); return nil })
 	if d.pd, err = q.AllocPD(ctx); err != nil {
 		return err
 	}
-	d.push("protection domain", d.pd.Free, nil)
+	d.push("protection domain", d.pd.Free, func() error { d.pd.Release(); return nil })
 	eq, err := d.openChannel(ctx)
 	if err != nil {
 		return err

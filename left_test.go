@@ -1,6 +1,7 @@
 package mlxvfio_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -44,7 +45,9 @@ func TestCloseWithQueuesLeft(t *testing.T) {
 			err = h.Close(ctx)
 			var le *mlxvfio.LeftError
 			require.ErrorAs(t, err, &le)
-			require.Len(t, le.Objects, 5)
+			require.Len(t, le.Objects, 7)
+			require.Equal(t, fmt.Sprintf("doorbell page %#x", uar.Index()), le.Objects[6], "oldest last")
+			require.Equal(t, fmt.Sprintf("protection domain %#x", pd.Number()), le.Objects[5])
 			require.Contains(t, le.Objects[0], "queue pair mine", "newest first")
 			require.ErrorContains(t, err, "1 buffers (4096 bytes) were not freed: mine", "the queues' own memory was")
 			require.NotContains(t, err.Error(), "\n")
@@ -67,6 +70,8 @@ func TestCloseWithQueuesLeft(t *testing.T) {
 			_, err = ch.Wait(ctx)
 			require.ErrorIs(t, err, mlxvfio.ErrClosed)
 			require.ErrorIs(t, q.Destroy(ctx), mlxvfio.ErrClosed)
+			require.ErrorIs(t, pd.Free(ctx), mlxvfio.ErrClosed)
+			require.ErrorIs(t, uar.Free(ctx), mlxvfio.ErrClosed)
 			require.NoError(t, q.Release())
 			require.NoError(t, cq.Release())
 			require.NoError(t, srq.Release())

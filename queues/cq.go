@@ -18,10 +18,10 @@ type CQOptions struct {
 	// as large as all WQEs that can be outstanding together ask for completions:
 	// an overrun ends the queue.
 	LogSize uint8
-	// EQ hears of completions once the CQ is armed. It must outlive the CQ; an
-	// EventChannel has one.
+	// EQ hears of completions once the CQ is armed. It cannot be destroyed before the
+	// CQ; an EventChannel has one.
 	EQ *EQ
-	// UAR carries the arm doorbell. It must outlive the CQ.
+	// UAR carries the arm doorbell. It cannot be freed before the CQ is destroyed.
 	UAR *UAR
 	// OverrunIgnore lets the device lap the consumer, for measurements in which
 	// nobody polls.
@@ -50,24 +50,14 @@ func (d *Dev) CreateCQ(ctx context.Context, o CQOptions) (*CQ, error) {
 		o.LogSize = defaultLogCQ
 	}
 	op := fmt.Sprintf("create the %s CQ (%d entries)", o.Name, uint64(1)<<min(o.LogSize, 63))
-	if err := d.checkCQ(op, &o); err != nil {
+	if err := d.holdCQ(op, &o); err != nil {
 		return nil, err
 	}
-	size := cqeSize << o.LogSize
-	mem, err := d.allocQueue(o.Name+" CQ", size)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", op, err)
+	q := &CQ{dev: d, eq: o.EQ, o: o}
+	if err := q.create(ctx, op); err != nil {
+		q.drop()
+		return nil, err
 	}
-	q := &CQ{dev: d, eq: o.EQ, mem: mem, o: o}
-	err = q.CQRing.init(CQRingConfig{Name: o.Name, Ring: mem.ring.Mem.Slice(0, size), Record: mem.record.Mem, LogSize: o.LogSize, UAR: o.UAR})
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", op, err), mem.free())
-	}
-	in, out := createCQInput(&o, &mem), make([]byte, prm.CreateCQOutSize)
-	if err := d.exec(ctx, op, in, out); err != nil {
-		return nil, d.undo(err, mem)
-	}
-	q.cqn = prm.AsCreateCQOut(out).CQN()
 	d.born(q)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -78,7 +68,27 @@ func (d *Dev) CreateCQ(ctx context.Context, o CQOptions) (*CQ, error) {
 	return q, nil
 }
 
-func (d *Dev) checkCQ(op string, o *CQOptions) error {
+func (q *CQ) create(ctx context.Context, op string) error {
+	d, o, size := q.dev, &q.o, cqeSize<<q.o.LogSize
+	mem, err := d.allocQueue(o.Name+" CQ", size)
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	q.mem = mem
+	err = q.CQRing.init(CQRingConfig{Name: o.Name, Ring: mem.ring.Mem.Slice(0, size), Record: mem.record.Mem, LogSize: o.LogSize, UAR: o.UAR})
+	if err != nil {
+		return errors.Join(fmt.Errorf("%s: %w", op, err), mem.free())
+	}
+	in, out := createCQInput(o, &mem), make([]byte, prm.CreateCQOutSize)
+	if err := d.exec(ctx, op, in, out); err != nil {
+		return d.undo(err, mem)
+	}
+	q.cqn = prm.AsCreateCQOut(out).CQN()
+	return nil
+}
+
+// holdCQ checks the options and counts the CQ as a user of its objects.
+func (d *Dev) holdCQ(op string, o *CQOptions) error {
 	switch {
 	case o.LogSize > 22 || over(o.LogSize, d.Caps.LogMaxCQSize):
 		return refuse(op, "LogSize", vfio.ErrRange, "2^%d entries; 2^%d is the most", o.LogSize, min(max(d.Caps.LogMaxCQSize, 1), 22))
@@ -93,20 +103,20 @@ func (d *Dev) checkCQ(op string, o *CQOptions) error {
 	case !o.EQ.life.alive():
 		return refuse(op, "EQ", vfio.ErrClosed, "EQN %d was destroyed", o.EQ.eqn)
 	}
-	return o.UAR.check(d, op)
-}
-
-// check refuses a doorbell page that cannot be used for an object of d.
-func (u *UAR) check(d *Dev, op string) error {
-	switch {
-	case u == nil:
-		return refuse(op, "UAR", ErrMissing, "allocate one with AllocUAR")
-	case u.dev != d:
-		return refuse(op, "UAR", ErrForeign, "page %#x is another device's", u.index)
-	case !u.life.alive():
-		return refuse(op, "UAR", vfio.ErrClosed, "page %#x was freed", u.index)
+	if err := o.UAR.take(d, op); err != nil {
+		return err
+	}
+	if !o.EQ.life.use() {
+		o.UAR.life.drop()
+		return refuse(op, "EQ", vfio.ErrClosed, "EQN %d is being destroyed", o.EQ.eqn)
 	}
 	return nil
+}
+
+// drop undoes holdCQ.
+func (q *CQ) drop() {
+	q.o.UAR.life.drop()
+	q.eq.life.drop()
 }
 
 func createCQInput(o *CQOptions, mem *queueMemory) []byte {
@@ -211,6 +221,7 @@ func (q *CQ) close() {
 	q.dev.failed = slices.DeleteFunc(q.dev.failed, func(o *CQ) bool { return o == q })
 	q.dev.mu.Unlock()
 	q.CQRing.close()
+	q.drop()
 }
 
 // unknow is Detach without a look at the ring.

@@ -222,6 +222,8 @@ func TestCreationUnanswered(t *testing.T) {
 					} else {
 						require.NoError(t, free)
 					}
+					require.NoError(t, b.pd.Free(ctx), "the failed creation does not use it any more")
+					require.NoError(t, b.uar.Free(ctx))
 					resets := c.Counters(0).Resets
 					require.NoError(t, h.Close(ctx), "nothing of the failed creation is left")
 					// One is the close of the transport.

@@ -61,7 +61,8 @@ type EQOptions struct {
 	Vector uint16
 	// Mask are the device events that arrive here.
 	Mask EventMask
-	// UAR carries the consumer index doorbell. It must outlive the EQ.
+	// UAR carries the consumer index doorbell. It cannot be freed before the EQ is
+	// destroyed.
 	UAR *UAR
 }
 
@@ -102,25 +103,37 @@ func (d *Dev) CreateEQ(ctx context.Context, o EQOptions) (*EQ, error) {
 	if o.Mask[1]|o.Mask[2]|o.Mask[3] != 0 && !d.WideEvents {
 		return nil, fmt.Errorf("%s: event types above 63 need capability event_cap: %w", what, vfio.ErrNotSupported)
 	}
-	size := max(eqeSize<<o.LogSize, 1<<adapterPageShift)
-	buf, err := d.Space.Alloc(size, vfio.BufferOptions{Align: size, Name: o.Name + " EQ"})
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	q := &EQ{dev: d, uar: o.UAR, buf: buf, o: o}
-	q.ring.init(buf.Mem, o.LogSize)
-
-	in, out := createEQInput(&o, buf.IOVA(), size), make([]byte, prm.CreateEQOutSize)
-	if err := d.exec(ctx, what, in, out); err != nil {
-		if answered(err) {
-			return nil, errors.Join(err, buf.Free())
-		}
-		d.orphan(buf)
+	if err := o.UAR.take(d, what); err != nil {
 		return nil, err
 	}
-	q.eqn = prm.AsCreateEQOut(out).EQNumber()
+	q := &EQ{dev: d, uar: o.UAR, o: o}
+	if err := q.create(ctx, what); err != nil {
+		o.UAR.life.drop()
+		return nil, err
+	}
 	d.born(q)
 	return q, nil
+}
+
+func (q *EQ) create(ctx context.Context, what string) error {
+	d, size := q.dev, max(eqeSize<<q.o.LogSize, 1<<adapterPageShift)
+	buf, err := d.Space.Alloc(size, vfio.BufferOptions{Align: size, Name: q.o.Name + " EQ"})
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	q.buf = buf
+	q.ring.init(buf.Mem, q.o.LogSize)
+
+	in, out := createEQInput(&q.o, buf.IOVA(), size), make([]byte, prm.CreateEQOutSize)
+	if err := d.exec(ctx, what, in, out); err != nil {
+		if answered(err) {
+			return errors.Join(err, buf.Free())
+		}
+		d.orphan(buf)
+		return err
+	}
+	q.eqn = prm.AsCreateEQOut(out).EQNumber()
+	return nil
 }
 
 // createEQInput is the CREATE_EQ of a ring of size bytes at one address.
@@ -239,8 +252,8 @@ func (q *EQ) Generate(ctx context.Context, e *prm.EQE) error {
 	return q.dev.exec(ctx, fmt.Sprintf("write an event to the %s EQ (EQN %d)", q.o.Name, q.eqn), in, out)
 }
 
-// Destroy takes the EQ from firmware (opcode 0x302) and frees the ring. If
-// firmware refuses, the ring stays: the device may write it until it is reset;
+// Destroy takes the EQ from firmware (opcode 0x302) and frees the ring. CQs that
+// report to it must be destroyed before: ErrInUse. If firmware refuses, the ring stays: the device may write it until it is reset;
 // Release frees it then.
 func (q *EQ) Destroy(ctx context.Context) error {
 	op := fmt.Sprintf("destroy the %s EQ (EQN %d)", q.o.Name, q.eqn)
@@ -272,4 +285,5 @@ func (q *EQ) close() {
 	q.dev.died(q)
 	q.ring.init(vfio.MemOf(make([]byte, eqeSize)), 0)
 	q.uar, q.told = nil, 0
+	q.o.UAR.life.drop()
 }

@@ -23,7 +23,8 @@ type EventChannelOptions struct {
 	Index  uint16
 	// Interval is the pause between two looks without an interrupt; 0 is 50 µs.
 	Interval time.Duration
-	// UAR carries the doorbell of the event queue. It must outlive the channel.
+	// UAR carries the doorbell of the event queue. It cannot be freed before the
+	// channel is closed.
 	UAR *UAR
 }
 
@@ -170,7 +171,8 @@ func (c *EventChannel) Completions(ctx context.Context, q *CQ, dst []Completion)
 	}
 }
 
-// Close destroys the event queue. CQs that report here must be destroyed before.
+// Close destroys the event queue. CQs that report here must be destroyed before:
+// ErrInUse.
 func (c *EventChannel) Close(ctx context.Context) error {
 	err := c.eq.Destroy(ctx)
 	if err == nil {

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// object is something a Dev made that has memory of the host, or the right to it.
+// object is something a Dev made and firmware knows of.
 type object interface {
 	// String names it in messages.
 	String() string
@@ -125,5 +125,27 @@ func (m *MKey) abandon(free bool) (bool, error) {
 		return false, nil
 	}
 	m.close(free)
+	return true, nil
+}
+
+// String names the doorbell page.
+func (u *UAR) String() string { return fmt.Sprintf("doorbell page %#x", u.index) }
+
+func (u *UAR) abandon(bool) (bool, error) {
+	if !u.life.end() {
+		return false, nil
+	}
+	u.dev.died(u)
+	return true, nil
+}
+
+// String names the protection domain.
+func (p *PD) String() string { return fmt.Sprintf("protection domain %#x", p.number) }
+
+func (p *PD) abandon(bool) (bool, error) {
+	if !p.life.end() {
+		return false, nil
+	}
+	p.dev.died(p)
 	return true, nil
 }

@@ -17,14 +17,16 @@ type PD struct {
 }
 
 // AllocPD asks firmware for a protection domain (opcode 0x800). The caller owns
-// it until Free.
+// it until Free or Release.
 func (d *Dev) AllocPD(ctx context.Context) (*PD, error) {
 	in, out := make([]byte, prm.AllocPDInSize), make([]byte, prm.AllocPDOutSize)
 	prm.AsAllocPDIn(in).SetOpcode(prm.OpAllocPD)
 	if err := d.exec(ctx, "allocate a protection domain", in, out); err != nil {
 		return nil, err
 	}
-	return &PD{dev: d, number: prm.AsAllocPDOut(out).PD()}, nil
+	p := &PD{dev: d, number: prm.AsAllocPDOut(out).PD()}
+	d.born(p)
+	return p, nil
 }
 
 // Number is the number firmware knows it by, 24 bits.
@@ -35,14 +37,22 @@ func (p *PD) Number() uint32 { return p.number }
 // vfio.ErrClosed.
 func (p *PD) Free(ctx context.Context) error {
 	op := fmt.Sprintf("free protection domain %#x", p.number)
-	return p.life.destroy(op, func() error {
+	err := p.life.destroy(op, func() error {
 		in, out := make([]byte, prm.DeallocPDInSize), make([]byte, prm.DeallocPDOutSize)
 		cmd := prm.AsDeallocPDIn(in)
 		cmd.SetOpcode(prm.OpDeallocPD)
 		cmd.SetPD(p.number)
 		return p.dev.exec(ctx, op, in, out)
 	})
+	if err == nil {
+		p.dev.died(p)
+	}
+	return err
 }
+
+// Release forgets the domain without telling firmware: only for a device that was
+// reset, is disabled, or cannot reach memory any more. A second call does nothing.
+func (p *PD) Release() { _, _ = p.abandon(true) }
 
 // take counts a user of the domain, which must be of device d.
 func (p *PD) take(d *Dev, op string) error {

@@ -41,7 +41,7 @@ type QPOptions struct {
 	PD *PD
 	// SendCQ and RecvCQ take its completions; a nil RecvCQ is SendCQ.
 	SendCQ, RecvCQ *CQ
-	// UAR carries its doorbell. It must outlive the queue pair.
+	// UAR carries its doorbell. It cannot be freed before the queue pair is destroyed.
 	UAR *UAR
 	// LogSQ is log2 of the 64-byte blocks of the send queue, up to 15; 0 is 6.
 	LogSQ uint8
@@ -239,17 +239,20 @@ func (d *Dev) planRights(op string, o *QPOptions) error {
 // hold counts the queue pair as a user of its objects.
 func (q *QP) hold(op string) error {
 	o := &q.o
-	if err := o.UAR.check(q.dev, op); err != nil {
+	if err := o.UAR.take(q.dev, op); err != nil {
 		return err
 	}
 	if err := o.PD.take(q.dev, op); err != nil {
+		o.UAR.life.drop()
 		return err
 	}
 	if err := o.SendCQ.take(q.dev, op, "SendCQ"); err != nil {
+		o.UAR.life.drop()
 		o.PD.life.drop()
 		return err
 	}
 	if err := o.RecvCQ.take(q.dev, op, "RecvCQ"); err != nil {
+		o.UAR.life.drop()
 		o.PD.life.drop()
 		o.SendCQ.life.drop()
 		return err
@@ -273,6 +276,7 @@ func (q *QP) hold(op string) error {
 
 // drop undoes hold.
 func (q *QP) drop() {
+	q.o.UAR.life.drop()
 	q.o.PD.life.drop()
 	q.o.SendCQ.life.drop()
 	q.o.RecvCQ.life.drop()

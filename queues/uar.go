@@ -74,6 +74,7 @@ func (d *Dev) AllocUAR(ctx context.Context) (*UAR, error) {
 		}
 		return nil, errors.Join(err, u.Free(ctx))
 	}
+	d.born(u)
 	return u, nil
 }
 
@@ -90,15 +91,48 @@ func (u *UAR) Write32(off uint64, v uint32) { u.dev.BAR.WriteBE32(u.off+off, v) 
 // store where the transport can.
 func (u *UAR) Write64(off, v uint64) { u.dev.BAR.WriteBE64(u.off+off, v) }
 
-// Free gives the page back to firmware (opcode 0x803). Queues that ring in it
-// must be gone. A second call answers vfio.ErrClosed.
+// check refuses a doorbell page that cannot be used for an object of d.
+func (u *UAR) check(d *Dev, op string) error {
+	switch {
+	case u == nil:
+		return refuse(op, "UAR", ErrMissing, "allocate one with AllocUAR")
+	case u.dev != d:
+		return refuse(op, "UAR", ErrForeign, "page %#x is another device's", u.index)
+	case !u.life.alive():
+		return refuse(op, "UAR", vfio.ErrClosed, "page %#x was freed", u.index)
+	}
+	return nil
+}
+
+// take is check, and counts a user of the page.
+func (u *UAR) take(d *Dev, op string) error {
+	if err := u.check(d, op); err != nil {
+		return err
+	}
+	if !u.life.use() {
+		return refuse(op, "UAR", vfio.ErrClosed, "page %#x is being freed", u.index)
+	}
+	return nil
+}
+
+// Free gives the page back to firmware (opcode 0x803). Event queues, CQs and queue
+// pairs that ring in it must be destroyed before: ErrInUse. A second call answers
+// vfio.ErrClosed.
 func (u *UAR) Free(ctx context.Context) error {
 	op := fmt.Sprintf("free UAR %#x", u.index)
-	return u.life.destroy(op, func() error {
+	err := u.life.destroy(op, func() error {
 		in, out := make([]byte, prm.DeallocUARInSize), make([]byte, prm.DeallocUAROutSize)
 		cmd := prm.AsDeallocUARIn(in)
 		cmd.SetOpcode(prm.OpDeallocUAR)
 		cmd.SetUAR(u.index)
 		return u.dev.exec(ctx, op, in, out)
 	})
+	if err == nil {
+		u.dev.died(u)
+	}
+	return err
 }
+
+// Release forgets the page without telling firmware: only for a device that was
+// reset, is disabled, or cannot reach memory any more. A second call does nothing.
+func (u *UAR) Release() { _, _ = u.abandon(true) }
