@@ -119,6 +119,7 @@ func (c *Conn) once(ctx context.Context, in, out []byte, start, deadline time.Ti
 	if polled {
 		ev = nil
 	}
+	s.deadline = deadline
 	c.post(s, owner)
 
 	var o Outcome

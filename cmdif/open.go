@@ -93,6 +93,8 @@ type Conn struct {
 	closed       bool
 	late         uint64
 	foreign      uint64
+	answered     uint64    // commands handed back
+	answeredAt   time.Time // the last time
 	ops          map[prm.Opcode]*OpStats
 	history      history
 }

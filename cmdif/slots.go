@@ -28,6 +28,8 @@ type slot struct {
 	state atomic.Uint32
 	done  chan struct{} // a hint that the ownership bit is worth a look
 	timer *time.Timer
+	// deadline of the command, set before it is sent.
+	deadline time.Time
 
 	in, out   []*box
 	rec       Record
@@ -344,6 +346,10 @@ func (c *Conn) accountLocked(r *Record) {
 	}
 	if r.Outcome != OutcomeLate {
 		o.Count++
+	}
+	switch r.Outcome {
+	case OutcomeDone, OutcomeRefused, OutcomeBadReply, OutcomeLate:
+		c.answeredLocked(r)
 	}
 	c.history.add(r)
 }

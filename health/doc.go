@@ -1,0 +1,21 @@
+// Package health watches the firmware of a ConnectX function from outside: it
+// tells within seconds that firmware is sick and what it said, without being held
+// up by the command interface that may be dead with it.
+//
+// Data flows one way:
+//
+//	BAR0 ── Sampler ── Sample (4 dwords) ──┐
+//	          └─ ReadBuffer ── Buffer ─────┤
+//	cmdif.Conn ── Signals ── watchdog ─────┼── judge ── Verdict ── events, slog, report
+//	registers, sysfs ── prober ────────────┘      └── history, counter rate
+//
+// A Monitor has one goroutine that samples and judges; it reads four dwords of
+// BAR0 a period and sends no command. Whatever needs a command (temperature, PCIe
+// link and slot power) is done by a second goroutine, the prober, whose requests
+// have deadlines. The judge is a plain state machine over samples and monotonic
+// time: Conditions is its table.
+//
+// Sources: Linux health.c, fw_reset.c, lib/tout.c and device.h, mlx5_ifc.h
+// (health_buffer, initial_seg), rdma-core mlx5_vfio.c, NVIDIA's nodnic header, and
+// the mstflint register database for MTMP and MPEIN.
+package health
