@@ -109,8 +109,3 @@ func (c Condition) Info() ConditionInfo {
 	}
 	return ConditionInfo{}
 }
-
-// rank is the place in the order of the tests.
-func (c Condition) rank() int {
-	return slices.IndexFunc(conditionTable, func(i ConditionInfo) bool { return i.Condition == c })
-}

@@ -135,9 +135,9 @@ type Monitor struct {
 	known   chan struct{} // closed when the verdict is no longer Unknown
 	isKnown bool
 
-	begin, end sync.Once
-	cancel     context.CancelFunc
-	done       chan struct{} // closed when both goroutines have ended
+	begin  sync.Once
+	cancel context.CancelFunc
+	done   chan struct{} // closed when both goroutines have ended
 }
 
 // New makes a Monitor that has not started. The error is an *OptionError.
