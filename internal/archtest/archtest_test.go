@@ -84,7 +84,8 @@ var allowed = map[string][]string{
 	"atomics":          {"queues", "cmdif", "vfio", "internal/prm"},
 	"atomics/litmus":   {"atomics", "queues", "vfio", "internal/prm"},
 	"tracer/trace":     {},
-	"health":           {"initseg", "cmdif", "vfio", "internal/prm"},
+	"health":           {"health/blackbox", "initseg", "cmdif", "vfio", "internal/prm"},
+	"health/blackbox":  {},
 	"mlxvfio":          {"atomics", "tracer", "health", "queues", "cmdif", "initseg", "vfio", "internal/prm"},
 	"sim":              {"vfio", "internal/prm"},
 	"internal/vfiouser": {
