@@ -31,6 +31,8 @@ type Chip struct {
 	funcs  []*function
 	faults faultSet
 	born   time.Time // power-on: timers count from here
+	health health
+	late   []lateEffect
 	// Of the vendor-specific capabilities of all functions.
 	tickets uint32
 	sems    [semaphores]uint32
@@ -59,6 +61,7 @@ func New(o Options) (*Chip, error) {
 	c.rng = rand.New(rand.NewPCG(o.Seed, 0x6d6c78)) // any fixed stream
 	c.sched = newScheduler(c, o.Clock)
 	c.born = c.sched.clock.Now()
+	c.health = health{base: 1, since: c.born, rate: defaultHealthRate}
 	c.fabric = newFabric(c)
 	var shared *domain
 	for i := range max(1, o.Functions) {
@@ -75,6 +78,7 @@ func New(o Options) (*Chip, error) {
 		f.domain.unmapped = c.unmapped
 		f.powerOn()
 	}
+	c.clearHealth()
 	for _, s := range o.Faults {
 		if err := c.SetFault(s.Name, s.Arg); err != nil {
 			return nil, err
@@ -117,6 +121,7 @@ func (c *Chip) Close() error {
 	c.mu.Lock()
 	c.closed = true
 	c.sched.closed = true
+	c.late = nil
 	c.sched.cancel(nil)
 	for _, f := range c.funcs {
 		f.opens = 0
@@ -204,9 +209,10 @@ type State struct {
 func (c *Chip) State(i int) State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.settle()
 	f := c.funcs[i]
 	s := State{
-		Phase: f.fw.phase.String(), NICInterface: f.nicInterface.String(), ISSI: f.fw.issi,
+		Phase: f.fw.phase.String(), NICInterface: f.nic().String(), ISSI: f.fw.issi,
 		Pages: f.fw.ledger.len(), PagesWanted: f.fw.wanted(), EQs: f.eqs.len(), UARs: f.uars.len(), PDs: f.pds.len(),
 		MKeys: f.mkeys.len(), UMEMs: f.umems.len(), UCTXs: f.uctxs.len(), CQs: f.cqs.len(), QPs: f.qps.len(),
 		SRQs: f.srqs.len(), XRCDs: f.xrcds.len(), Counters: f.sets.len(), Mappings: f.domain.count(),

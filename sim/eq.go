@@ -177,9 +177,7 @@ func (f *function) postEQE(q *eq, ev *prm.EQE) {
 func (f *function) failEQ(q *eq, s prm.HealthSyndrome) {
 	f.count.EventsLost++
 	q.ctx.SetStatus(prm.EQStatusWriteFailure)
-	if h := f.iseg.HealthBuffer(); h.Synd() == 0 {
-		f.setHealth(s, false)
-	}
+	f.chip.complain(s)
 }
 
 // fire raises the interrupt of an armed queue that holds entries. Arming is a

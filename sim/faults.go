@@ -62,12 +62,9 @@ func init() {
 		kind("pages-kept", "[N]", "firmware keeps N pages (default all) when pages are taken back", parseOptNumber(1<<31), nil),
 		kind("pages-more", "N", "firmware asks for N more pages at run time: now, or as soon as an event queue listens", parseNumber(31), morePages(1)),
 		kind("pages-negative", "N", "firmware offers N pages back at run time: now, or as soon as an event queue listens", parseNumber(31), morePages(-1)),
-		kind("all-ones", "[N|DURATION]", "every read gives all ones and writes vanish, at once or from the n-th BAR access or a time on", parseAllOnes, startAllOnes),
-		kind("health-stuck", "", "the health counter stands still, after resets too", parseNothing, stickHealth),
-		kind("syndrome", "SYNDROME", "the health buffer shows a syndrome (name or number) from which no recovery is needed, after resets too", parseHealth, raiseSyndrome),
-		kind("fatal", "[SYNDROME]", "the health buffer shows a fatal syndrome (default FW_INTERNAL_ERR), counter and commands stop: now where a command queue is published, else after the next INIT_HCA; a reset revives", parseHealth, raiseFatal),
+		kind("all-ones", "[N|DURATION][+heal=RUNG]", "every read gives all ones and writes vanish, at once or from the n-th BAR access or a time on, until the fault is cleared or a reset that reaches so far", parseAllOnes, startAllOnes),
 	}
-	faultTable = slices.Concat(faultTable, vscFaults(), dataFaults())
+	faultTable = slices.Concat(faultTable, healthFaults(), resetFaults(), vscFaults(), environmentFaults(), dataFaults())
 }
 
 // Faults lists the faults by name.
@@ -96,8 +93,12 @@ type fault struct {
 	vector   int
 	from     uint64 // access count
 	at       time.Duration
-	health   prm.HealthSyndrome
 	done     map[*function]bool
+
+	ill    illArgs
+	begun  bool // its time runs
+	struck bool
+	healed bool
 }
 
 const anyOp = prm.Opcode(0xffff)
@@ -277,6 +278,13 @@ func parseStatus(x *fault, arg string) error {
 }
 
 func parseAllOnes(x *fault, arg string) error {
+	arg, heal, has := strings.Cut(arg, "heal=")
+	if has {
+		if err := x.ill.word("heal="+heal, illArgs{heal: rungFLR}); err != nil {
+			return err
+		}
+		arg = strings.TrimSuffix(arg, "+")
+	}
 	if arg == "" {
 		return nil
 	}
@@ -284,23 +292,4 @@ func parseAllOnes(x *fault, arg string) error {
 		return nil
 	}
 	return parseNumber(31)(x, arg)
-}
-
-func parseHealth(x *fault, arg string) error {
-	if arg == "" {
-		if x.kind.Name == "fatal" {
-			x.health = prm.SyndFWInternalErr
-			return nil
-		}
-		return &nameError{arg, "health syndrome", prm.HealthSyndromeEnum}
-	}
-	if h, ok := prm.ParseHealthSyndrome(arg); ok {
-		x.health = h
-	} else if n, err := strconv.ParseUint(arg, 0, 8); err == nil {
-		x.health = prm.HealthSyndrome(n)
-	}
-	if x.health == 0 {
-		return &nameError{arg, "health syndrome", prm.HealthSyndromeEnum}
-	}
-	return nil
 }

@@ -284,7 +284,11 @@ var faultTests = map[string]func(t *testing.T, r *raw){
 		require.NotZero(t, r.read(0x23c), "clearing does not revive firmware")
 		// A reset through nic_interface does.
 		r.write(0x14, uint32(r.queue)|uint32(prm.NICInterfaceSwReset)<<8)
+		require.EqualValues(t, prm.NICInterfaceSwReset, r.read(0x14)>>8&7)
+		require.NotZero(t, r.read(0x1fc)>>31, "initializing")
+		r.chip.Advance(swResetTime)
 		require.EqualValues(t, prm.NICInterfaceDisabled, r.read(0x14)>>8&7)
+		require.Zero(t, r.read(0x1fc)>>31)
 		require.Zero(t, r.read(0x23c))
 		require.NotEqual(t, a, r.read(0x1010))
 		r.publish()
@@ -297,6 +301,7 @@ var resets = map[string]func(t *testing.T, r *raw){
 	"a function-level reset": func(t *testing.T, r *raw) { require.NoError(t, r.dev.Reset()) },
 	"a firmware reset": func(_ *testing.T, r *raw) {
 		r.write(0x14, uint32(r.queue)|uint32(prm.NICInterfaceSwReset)<<8)
+		r.chip.Advance(swResetTime)
 	},
 	"disabling the interface": func(_ *testing.T, r *raw) {
 		r.write(0x14, uint32(r.queue)|uint32(prm.NICInterfaceDisabled)<<8)

@@ -19,8 +19,10 @@ func (c *Chip) SetFault(name, arg string) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !x.kind.command {
+	c.settle()
+	if !x.kind.command && c.faults.has(name) {
 		c.faults.remove(name)
+		c.forget(name)
 	}
 	c.faults.list = append(c.faults.list, x)
 	c.log.Info("fault raised", "fault", FaultSpec{name, arg}.String())
@@ -45,15 +47,9 @@ func (c *Chip) ClearFault(name string) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.settle()
 	c.faults.remove(name)
-	for _, f := range c.funcs {
-		if !c.faults.has("health-stuck") && !f.fw.dead {
-			f.healthAt = 0
-		}
-		if !c.faults.has("syndrome") && !f.fw.dead {
-			f.clearHealth()
-		}
-	}
+	c.forget(name)
 	c.log.Info("fault cleared", "fault", name)
 	return nil
 }
@@ -191,7 +187,9 @@ func (s *faultSet) loseInterrupt(vector int) bool {
 func (f *function) allOnes() bool {
 	x := f.chip.faults.find("all-ones")
 	switch {
-	case x == nil:
+	case !f.silentUntil.IsZero() && f.chip.sched.clock.Now().Before(f.silentUntil):
+		return true
+	case x == nil || x.healed:
 		return false
 	case x.hasN:
 		return f.accesses >= x.from+uint64(x.n)
@@ -205,54 +203,6 @@ func startAllOnes(c *Chip, x *fault) {
 	x.at = c.now()
 	// Counted per function from now on; the first is the one that counts.
 	x.from = c.funcs[0].accesses
-}
-
-func stickHealth(c *Chip, _ *fault) {
-	for _, f := range c.funcs {
-		f.healthAt = f.healthCounter()
-	}
-}
-
-func raiseSyndrome(c *Chip, x *fault) {
-	for _, f := range c.funcs {
-		f.setHealth(x.health, false)
-	}
-}
-
-// raiseFatal strikes the functions that a driver is at work with. The others it
-// meets after their next INIT_HCA: before, a driver's reset would heal them
-// unseen.
-func raiseFatal(c *Chip, x *fault) {
-	for _, f := range c.funcs {
-		if f.queue != 0 {
-			x.done[f] = true
-			f.setHealth(x.health, true)
-		}
-	}
-}
-
-// strike is what a fatal fault that waited does after INIT_HCA, once.
-func (f *function) strike() {
-	if x := f.chip.faults.find("fatal"); x != nil && !x.done[f] {
-		x.done[f] = true
-		f.setHealth(x.health, true)
-	}
-}
-
-// setHealth fills the health buffer. A fatal error asks for recovery and stops
-// counter and commands.
-func (f *function) setHealth(s prm.HealthSyndrome, fatal bool) {
-	h := f.iseg.HealthBuffer()
-	h.SetSynd(s)
-	h.SetTime(uint32(f.chip.sched.clock.Now().Unix()))
-	h.SetValid(true)
-	h.SetSeverity(prm.SeverityWarning)
-	if fatal {
-		h.SetSeverity(prm.SeverityCritical)
-		h.SetRFR(true)
-		f.healthAt = f.healthCounter()
-		f.fw.dead = true
-	}
 }
 
 // morePages makes the page faults act on functions that are up.
@@ -292,14 +242,6 @@ func (s *faultSet) afterCreateEQ(f *function, q *eq) {
 // on the pages.
 func (s *faultSet) afterReset(f *function) {
 	for _, x := range s.list {
-		switch x.kind.Name {
-		case "fatal": // firmware was revived for good
-		case "syndrome":
-			f.setHealth(x.health, false)
-		case "health-stuck":
-			f.healthAt = f.healthCounter()
-		default:
-			delete(x.done, f)
-		}
+		delete(x.done, f)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"sync/atomic"
+	"time"
 
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 	"github.com/mlxvfio/mlxvfio/vfio"
@@ -26,9 +27,9 @@ type function struct {
 	vsc          vsc
 	iseg         prm.InitialSeg // what does not change by itself
 	nicInterface prm.NICInterface
-	queue        uint64 // address of the command page
-	healthAt     uint32 // counter value at which a fault stopped it
-	accesses     uint64 // BAR accesses, for faults that count them
+	queue        uint64    // address of the command page
+	silentUntil  time.Time // reads give all ones until then
+	accesses     uint64    // BAR accesses, for faults that count them
 
 	later    []func() // after the completion of the command being served
 	inFlight uint32   // command slots accepted and not completed
@@ -100,13 +101,6 @@ func (f *function) dropCommands() {
 	f.inFlight = 0
 }
 
-// flr is a function-level reset as hardware does it: configuration space too.
-func (f *function) flr(why string) {
-	f.chip.log.Info("function-level reset", "fn", f.index, "by", why)
-	f.count.Resets++
-	f.powerOn()
-}
-
 // transport is an opened function.
 type transport struct {
 	f      *function
@@ -120,6 +114,7 @@ func (t *transport) begin(op string) error {
 		t.f.chip.mu.Unlock()
 		return &vfio.Error{Op: op, Target: t.f.name, Err: vfio.ErrClosed, Remedy: "open the function again"}
 	}
+	t.f.chip.settle()
 	return nil
 }
 

@@ -37,7 +37,6 @@ type firmware struct {
 	extra    int      // pages asked for (> 0) or offered (< 0) at run time
 	checksum bool     // command checksums are on (cmdif_checksum 3 at INIT_HCA)
 	prepared bool     // a fast teardown was prepared
-	dead     bool     // a fatal fault: nothing is answered
 	driver   [64]byte // SET_DRIVER_VERSION
 	swOwner  [16]byte
 }
@@ -59,8 +58,6 @@ func (f *function) resetFirmware() {
 	f.regs.reset(f)
 	f.resetPort()
 	f.resetVport()
-	f.healthAt = 0
-	f.clearHealth()
 	f.startFirmware()
 	f.chip.faults.afterReset(f)
 }

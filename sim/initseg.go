@@ -61,18 +61,11 @@ func setTimeout(t *prm.DefaultTimeout, d time.Duration) {
 	t.SetToValue(uint32(d / time.Millisecond))
 }
 
-// clearHealth empties the health buffer of a healthy device: only what names the
-// firmware and the chip stays.
-func (f *function) clearHealth() {
-	h := f.iseg.HealthBuffer()
-	*h = prm.HealthBuffer{}
-	v := f.chip.fwRev
-	h.SetFWVersion(uint32(v.Major)<<24 | uint32(v.Minor)<<16 | uint32(v.Sub))
-	h.SetHwID(f.chip.prof.hwID)
-}
-
 // readISeg reads one dword of the segment.
 func (f *function) readISeg(off uint64) uint32 {
+	if off >= healthBuffer && off < healthBufferEnd {
+		return f.chip.readHealth(off)
+	}
 	w := binary.BigEndian.Uint32(f.iseg[off:])
 	switch off {
 	case 4:
@@ -80,17 +73,20 @@ func (f *function) readISeg(off uint64) uint32 {
 	case isegQueueHigh:
 		w = uint32(f.queue >> 32)
 	case isegQueueLow:
-		w |= uint32(f.queue)&^0xfff | uint32(f.nicInterface&7)<<8
+		w |= uint32(f.queue)&^0xfff | uint32(f.nic()&7)<<8
 	case isegInit:
 		if f.initializing() {
 			w |= 1 << 31
+		}
+		if !f.chip.swResetSupported() {
+			w &^= 1 << 30
 		}
 	case isegTimerHigh:
 		w = uint32(f.internalTimer() >> 32)
 	case isegTimerLow:
 		w = uint32(f.internalTimer())
 	case isegHealth:
-		w = uint32(f.iseg.HealthBuffer().Synd())<<24 | f.healthCounter()
+		w = f.chip.healthWord()
 	case isegRealHigh, isegRealLow:
 		if !f.chip.prof.realTime {
 			break
@@ -110,18 +106,10 @@ func (f *function) internalTimer() uint64 {
 	return q
 }
 
-// healthCounter moves while firmware lives. It is never 0, so the first value a
-// driver sees differs from the 0 it starts with.
-func (f *function) healthCounter() uint32 {
-	if f.healthAt != 0 {
-		return f.healthAt
-	}
-	return uint32(f.chip.now()/healthTick)%0xffffff + 1
-}
-
 // initializing tells whether firmware is still starting.
 func (f *function) initializing() bool {
-	return f.chip.faults.neverReady() || f.chip.sched.clock.Now().Before(f.fw.ready)
+	c := f.chip
+	return c.faults.neverReady() || c.health.resetting || c.health.startless() || c.sched.clock.Now().Before(f.fw.ready)
 }
 
 // startFirmware begins the time firmware takes to get ready.
@@ -144,30 +132,28 @@ func (f *function) writeDword(off uint64, v uint32) {
 
 // setNICInterface acts on a write of nic_interface.
 func (f *function) setNICInterface(n prm.NICInterface) {
+	c := f.chip
+	if c.health.resetting {
+		return // nobody listens
+	}
 	switch n {
 	case prm.NICInterfaceFullDriver:
 		f.nicInterface = n
 		f.startFirmware()
+		c.reopened(f)
 	case prm.NICInterfaceDisabled:
 		// The end of a fast teardown: firmware lets go of everything at once.
 		f.nicInterface = n
 		f.stopFirmware()
+		c.clearHealth()
 	case prm.NICInterfaceSwReset:
-		if !f.chip.prof.swReset {
-			return
-		}
-		// A firmware reset takes all functions of the chip down; each then reads
-		// DISABLED with a clean health buffer until its queue is published again.
-		for _, g := range f.chip.funcs {
-			g.stopFirmware()
-			g.nicInterface = prm.NICInterfaceDisabled
-		}
+		c.swReset()
 	}
 }
 
 // ring is a store to the command doorbell: bit i hands slot i to the device.
 func (f *function) ring(vector uint32) {
-	if f.nicInterface != prm.NICInterfaceFullDriver || f.initializing() || f.fw.dead {
+	if f.nic() != prm.NICInterfaceFullDriver || f.initializing() || f.chip.health.dead() {
 		f.count.DoorbellsIgnored++
 		return
 	}

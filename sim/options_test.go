@@ -49,8 +49,8 @@ func TestParse(t *testing.T) {
 		"sim:cx5,fault=lost-irq@64":     `no vector below 64`,
 		"sim:cx5,fault=issi":            `is no number of 32 bits`,
 		"sim:cx5,fault=cmdif-rev@99999": `"99999" is no number of 16 bits`,
-		"sim:cx5,fault=syndrome":        `"" is no health syndrome, want syndrome@SYNDROME; there are: FW_INTERNAL_ERR, `,
-		"sim:cx5,fault=fatal@OK":        `no health syndrome, want fatal@[SYNDROME]; there are: FW_INTERNAL_ERR, DEAD_IRISC, `,
+		"sim:cx5,fault=syndrome":        `"" is no health syndrome, want syndrome@SYNDROME[+WORD]…; there are: FW_INTERNAL_ERR, `,
+		"sim:cx5,fault=fatal@OK":        `no health syndrome, want fatal@[SYNDROME][+WORD]…; there are: FW_INTERNAL_ERR, DEAD_IRISC, `,
 	} {
 		_, err := Parse(s)
 		var u *UsageError

@@ -150,6 +150,10 @@ func (s *scheduler) drain() {
 // runDue runs what is due now. Call with the lock held.
 func (s *scheduler) runDue() {
 	for len(s.pending) > 0 && !s.pending[0].at.After(s.clock.Now()) {
+		s.chip.settle()
+		if len(s.pending) == 0 {
+			break // what was due took it away
+		}
 		heap.Pop(&s.pending).(*event).do()
 	}
 }
@@ -188,7 +192,12 @@ func (c *Chip) Advance(d time.Duration) {
 	end := s.manual.Now().Add(d)
 	for len(s.pending) > 0 && !s.pending[0].at.After(end) {
 		s.manual.set(s.pending[0].at)
+		c.settle()
+		if len(s.pending) == 0 {
+			break
+		}
 		heap.Pop(&s.pending).(*event).do()
 	}
 	s.manual.set(end)
+	c.settle()
 }

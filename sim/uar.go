@@ -69,7 +69,7 @@ func deallocUAR(f *function, c *call) synd {
 // mlx5_write64 does on 32 bits.
 func (f *function) doorbell(off uint64, p []byte) {
 	page := uint32(off >> f.uarShift())
-	if _, ok := f.uars.get(page); !ok || f.fw.phase != phaseInit || f.fw.dead {
+	if _, ok := f.uars.get(page); !ok || f.fw.phase != phaseInit || f.chip.health.dead() {
 		f.count.DoorbellsIgnored++
 		return
 	}
