@@ -317,6 +317,9 @@ func stuck(ds []*DataPath, events bool) error {
 		if err := d.hca.seg.Alive(); err != nil {
 			return err
 		}
+		if err := d.hca.seg.Fatal(); err != nil {
+			return fmt.Errorf("data path %s: %w; close the function and open it again", d.o.Name, err)
+		}
 	}
 	if quiet := now.Sub(first.since); quiet > first.o.Stuck {
 		return &StuckError{Name: first.o.Name, After: quiet.Round(10 * time.Millisecond)}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mlxvfio/mlxvfio"
 	"github.com/mlxvfio/mlxvfio/atomics"
+	"github.com/mlxvfio/mlxvfio/initseg"
 	"github.com/mlxvfio/mlxvfio/queues"
 	"github.com/mlxvfio/mlxvfio/sim"
 	"github.com/mlxvfio/mlxvfio/vfio"
@@ -165,12 +166,16 @@ func TestDataPathOfDeadDevice(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, c.SetFault(fault, ""))
 			require.NoError(t, a.SQ.Write(1, queues.Signalled, m.SGE(0, 8), m.Remote(64)))
+			idle := mlxvfio.Idle(d)
+			for err == nil {
+				err = idle(t.Context())
+			}
 			if fault == "all-ones" {
-				idle := mlxvfio.Idle(d)
-				for err == nil {
-					err = idle(t.Context())
-				}
 				require.ErrorIs(t, err, vfio.ErrGone)
+			} else {
+				as[*initseg.FatalError](t, err)
+				require.ErrorContains(t, err, "FW_INTERNAL_ERR")
+				require.ErrorContains(t, err, "close the function and open it again")
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 			require.Error(t, h.Close(ctx))

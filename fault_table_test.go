@@ -119,7 +119,7 @@ var faultKinds = []faultKind{
 	{name: "reads all ones", raise: fault("all-ones", ""), gone: true, mayPass: true,
 		want: is(vfio.ErrGone), remedy: "check (the slot|that the function is present)"},
 	{name: "fatal error of firmware", raise: fault("fatal", ""), stages: commandStages,
-		want: as[*cmdif.TimeoutError], remedy: "read the health buffer and reset the function"},
+		want: as[*initseg.FatalError], remedy: "FW_INTERNAL_ERR.*reset the function and open it again"},
 	{name: "no DMA mapping", raise: verb(vfio.Fault{Verb: vfio.VerbMapDMA, Times: -1, Err: syscall.ENOMEM}),
 		stages: []string{"open", "command-queue"}, want: is(syscall.ENOMEM), remedy: "map-dma"},
 	{name: "no large DMA mapping", raise: verb(vfio.Fault{Verb: vfio.VerbMapDMA, Times: -1, Err: vfio.ErrNoSpace,

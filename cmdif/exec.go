@@ -281,10 +281,15 @@ func outcomeOf(ctxErr error) Outcome {
 	return OutcomeCanceled
 }
 
-// checkAlive declares the device dead if it reads all ones.
+// checkAlive declares the device dead if it reads all ones or its firmware has given
+// up. It is asked only while a command does not come back.
 func (c *Conn) checkAlive() {
 	c.checkWindow()
 	if err := c.seg.Alive(); err != nil {
+		c.Dead(err)
+		return
+	}
+	if err := c.seg.Fatal(); err != nil {
 		c.Dead(err)
 	}
 }

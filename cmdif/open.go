@@ -203,8 +203,10 @@ func (c *Conn) Device() *vfio.Device { return c.dev }
 
 // Dead declares that the device will not answer any more: it is gone, or health
 // found a fatal error. All waiters end at once with a *DeadError that wraps err,
-// later commands are refused with one. The first reason stays. The Conn finds
-// out by itself when the device reads all ones while a command waits.
+// later commands are refused with one. The first reason stays. While a command waits,
+// the Conn finds out by itself that the device reads all ones, or that the health
+// buffer shows a fatal error (*initseg.FatalError): within 0.1 s where it polls, 1 s
+// where it waits for events.
 func (c *Conn) Dead(err error) {
 	if err == nil {
 		err = ErrDead

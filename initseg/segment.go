@@ -301,6 +301,36 @@ func (s *Segment) HealthBuffer(b *[HealthBufferSize]byte) {
 	}
 }
 
+// FatalError says that firmware has given up: nothing but a reset helps.
+type FatalError struct {
+	Syndrome prm.HealthSyndrome
+	Severity prm.HealthSeverity
+	// ExtSyndrome is firmware's own number for the reason, for the vendor.
+	ExtSyndrome uint16
+}
+
+// Error names the syndrome and the remedy.
+func (e *FatalError) Error() string {
+	what := e.Syndrome.String()
+	if t := e.Syndrome.Text(); t != "" {
+		what += " (" + t + ")"
+	}
+	return fmt.Sprintf("the health buffer shows the fatal syndrome %s, severity %v, ext_synd 0x%04x, and asks for a reset", what, e.Severity, e.ExtSyndrome)
+}
+
+// Fatal answers a *FatalError if the health buffer shows a syndrome together with
+// firmware's request for recovery, which Linux takes for fatal (health.c,
+// sensor_fw_synd_rfr); else nil. It reads 16 dwords.
+func (s *Segment) Fatal() error {
+	var raw [HealthBufferSize]byte
+	s.HealthBuffer(&raw)
+	b := prm.AsHealthBuffer(raw[:])
+	if b.Synd() == prm.SyndOK || !b.RFR() || s.Gone() {
+		return nil // a device that reads all ones says nothing
+	}
+	return &FatalError{Syndrome: b.Synd(), Severity: b.Severity(), ExtSyndrome: b.ExtSynd()}
+}
+
 // NoDRAMOffset is the offset of the reduced pre-boot configuration segment.
 func (s *Segment) NoDRAMOffset() uint32 { return s.w.ReadBE32(offNoDRAM) }
 

@@ -217,7 +217,8 @@ func TestSelftestFails(t *testing.T) {
 		{"lost-irq@0#9", "recovered by polling, about a second late: an interrupt did not arrive", "20s"},
 		{"syndrome@1", "check health: the device reports FW_INTERNAL_ERR (severity WARNING)", "20s"},
 		{"health-stuck", "check health: the health counter stands still at 1 for 6s", "20s"},
-		{"fatal", "stage driver-version", "1s"},
+		{"fatal", "the health buffer shows the fatal syndrome FW_INTERNAL_ERR (firmware internal error), severity CRITICAL", "20s"},
+		{"fatal@HW_FATAL_ERR", "HW_FATAL_ERR", "20s"},
 		{"all-ones@600", "all ones", "20s"},
 	} {
 		o := cli(t, "selftest", "sim,fault="+c.fault, "--timeout", c.limit)
