@@ -33,6 +33,7 @@ type Chip struct {
 	born   time.Time // power-on: timers count from here
 	health health
 	late   []lateEffect
+	reset  fwReset
 	// Of the vendor-specific capabilities of all functions.
 	tickets uint32
 	sems    [semaphores]uint32

@@ -95,6 +95,9 @@ type fault struct {
 	at       time.Duration
 	done     map[*function]bool
 
+	celsius float64
+	mfrl    prm.MFRLResetState
+
 	ill    illArgs
 	begun  bool // its time runs
 	struck bool

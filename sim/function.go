@@ -83,6 +83,7 @@ func (f *function) powerOn() {
 	f.later = nil
 	f.dropCommands()
 	f.cfg.reset(c.prof, c.port)
+	f.degradeLink()
 	f.vsc = vsc{}
 	clear(f.msix[:])
 	for v := range msixVectors {

@@ -296,7 +296,7 @@ func (r *raw) eventMode(log uint) {
 	require.NoError(r.t, r.dev.SetIRQs(vfio.IRQMSIX, 0, r.vectors))
 	r.uar = prm.AsAllocUAROut(r.ok(cmd(prm.OpAllocUAR, 0, 16), 16)).UAR()
 	r.eqLog = log
-	r.eqn, r.eqAt = r.createEQ(log, 1, 1<<prm.EventCmd|1<<prm.EventPageRequest|1<<prm.EventPortChange)
+	r.eqn, r.eqAt = r.createEQ(log, 1, 1<<prm.EventCmd|1<<prm.EventPageRequest|1<<prm.EventPortChange|1<<prm.EventGeneral|1<<prm.EventTempWarn)
 }
 
 // arm sends the consumer index and arms.

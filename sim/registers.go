@@ -21,10 +21,12 @@ type registers struct {
 	hostEndian prm.RegisterHostEndianness
 	nodeDesc   prm.SetNodeIn
 	clock      prm.MrtcReg
+	heat       thermometer
 }
 
 func (r *registers) reset(f *function) {
 	*r = registers{}
+	r.heat.reset()
 	copy(r.nodeDesc.NodeDescription(), "MT"+f.chip.prof.name+" simulated")
 }
 
@@ -52,16 +54,20 @@ func init() {
 			read:  func(f *function, img []byte) synd { copy(img, f.regs.clock[:]); return syndOK },
 			write: func(f *function, img []byte) synd { copy(f.regs.clock[:], img); return syndOK },
 		},
-		prm.RegDtor: {read: readDTOR},
-		prm.RegMcam: {read: readMCAM},
-		prm.RegPcam: {read: readPCAM},
-		prm.RegMgir: {read: readMGIR},
-		prm.RegPaos: {read: readPAOS, write: writePAOS},
-		prm.RegPmtu: {read: readPMTU, write: writePMTU},
-		prm.RegPtys: {read: readPTYS},
-		prm.RegPvlc: {read: readPVLC},
-		prm.RegPcap: {read: readPCAP, write: writePCAP},
-		prm.RegPmlp: {read: readPMLP},
+		prm.RegDtor:  {read: readDTOR},
+		prm.RegMtcap: {read: readMTCAP},
+		prm.RegMtmp:  {read: readMTMP, write: writeMTMP},
+		prm.RegMpein: {read: readMPEIN},
+		prm.RegMfrl:  {read: readMFRL, write: writeMFRL},
+		prm.RegMcam:  {read: readMCAM},
+		prm.RegPcam:  {read: readPCAM},
+		prm.RegMgir:  {read: readMGIR},
+		prm.RegPaos:  {read: readPAOS, write: writePAOS},
+		prm.RegPmtu:  {read: readPMTU, write: writePMTU},
+		prm.RegPtys:  {read: readPTYS},
+		prm.RegPvlc:  {read: readPVLC},
+		prm.RegPcap:  {read: readPCAP, write: writePCAP},
+		prm.RegPmlp:  {read: readPMLP},
 	}
 }
 
@@ -71,8 +77,8 @@ func (f *function) hasRegister(id prm.RegisterID) bool {
 	switch id {
 	case prm.RegDtor:
 		return f.chip.prof.dtor
-	case prm.RegMcam:
-		return g.McamReg()
+	case prm.RegMcam, prm.RegMtcap, prm.RegMtmp, prm.RegMpein, prm.RegMfrl:
+		return g.McamReg() // without the mask nothing announces them
 	case prm.RegPcam:
 		return g.PcamReg()
 	case prm.RegMrtc, prm.RegMgir:
@@ -137,6 +143,9 @@ func readMCAM(f *function, img []byte) synd {
 	*m = prm.McamReg{}
 	m.SetAccessRegGroup(group)
 	f.registerMask(m.MngAccessRegCapMask()[:], 0x9000+0x80*int(group))
+	features := (*prm.McamEnhancedFeatures)(m.MngFeatureCapMask()[:])
+	features.SetResetState(true)        // of MFRL
+	features.SetPCIStatusAndPower(true) // of MPEIN
 	return syndOK
 }
 

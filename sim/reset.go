@@ -181,6 +181,7 @@ func (c *Chip) slotReset(reach rung, why string) {
 		f.silence()
 	}
 	c.sems = [semaphores]uint32{}
+	c.reset = fwReset{round: c.reset.round + 1}
 	h.resetting = false
 	h.resets++
 	c.heal(reach, c.sched.clock.Now())
@@ -213,6 +214,8 @@ func resetFaults() []faultKind {
 		kind("swreset-stuck", "", "a firmware reset never ends: nic_interface stays SW_RESET until an FLR", parseNothing, nil),
 		kind("swreset-slow", "DURATION", "a firmware reset takes that long instead of "+swResetTime.String(), parseDuration, nil),
 		kind("reset-slow", "DURATION", "after an FLR or a hot reset every read gives all ones for that long", parseDuration, nil),
+		kind("hot-reset-refused", "", "a function of the slot is not this process's: hot resets are refused", parseNothing, nil),
+		kind("mfrl-fails", "STATE", "the negotiation of a firmware reset through MFRL ends in a state: NACK, NEG_TIMEOUT or UNLOAD_TIMEOUT", parseMFRLState, nil),
 		kind("flr-dead", "[now][+after=DURATION][+heal=RUNG]", "the next FLR after an INIT_HCA leaves firmware initializing for ever, until a reset of that reach (default hot-reset)", parseIll(illArgs{heal: rungHotReset, waits: true}), raiseIll),
 	}
 }

@@ -121,6 +121,8 @@ const (
 	syndRoceIndex
 	syndRoceAddress
 	syndVector
+	syndResetLevel
+	syndResetBusy
 	syndEnd
 )
 
@@ -243,6 +245,8 @@ var syndromes = map[synd]Syndrome{
 	syndRoceIndex:        {Status: prm.StatusBadIndex, Text: "the RoCE address index is not below roce_address_table_size"},
 	syndRoceAddress:      {Status: prm.StatusBadParam, Text: "the RoCE version or layer 3 type is not among the device's"},
 	syndVector:           {Status: prm.StatusBadIndex, Text: "there is no such interrupt vector to moderate"},
+	syndResetLevel:       {Status: prm.StatusBadParam, Text: "the reset level or type is not among those that MFRL offers"},
+	syndResetBusy:        {Status: prm.StatusBadSysState, Text: "a firmware reset is negotiated or carried out already, or there is none to answer"},
 }
 
 func init() {

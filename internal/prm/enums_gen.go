@@ -1576,12 +1576,15 @@ type MFRLResetState uint8
 
 // Values of MFRLResetState.
 const (
-	MFRLResetIdle          MFRLResetState = 0x0
-	MFRLResetInNegotiation MFRLResetState = 0x1
-	MFRLResetInProgress    MFRLResetState = 0x2
-	MFRLResetNegTimeout    MFRLResetState = 0x3
-	MFRLResetNack          MFRLResetState = 0x4
-	MFRLResetUnloadTimeout MFRLResetState = 0x5
+	MFRLResetIdle              MFRLResetState = 0x0
+	MFRLResetInNegotiation     MFRLResetState = 0x1
+	MFRLResetInProgress        MFRLResetState = 0x2
+	MFRLResetNegTimeout        MFRLResetState = 0x3
+	MFRLResetNack              MFRLResetState = 0x4
+	MFRLResetUnloadTimeout     MFRLResetState = 0x5
+	MFRLResetArmOsUp           MFRLResetState = 0x6
+	MFRLResetArmOsShutdown     MFRLResetState = 0x7
+	MFRLResetWaitingForTrigger MFRLResetState = 0x8
 )
 
 // MFRLResetStateEnum lists the names of MFRLResetState by value.
@@ -1592,6 +1595,9 @@ var MFRLResetStateEnum = &Enum{Name: "MFRLResetState", Values: []EnumValue{
 	{0x3, "NEG_TIMEOUT", ""},
 	{0x4, "NACK", ""},
 	{0x5, "UNLOAD_TIMEOUT", ""},
+	{0x6, "ARM_OS_UP", ""},
+	{0x7, "ARM_OS_SHUTDOWN", ""},
+	{0x8, "WAITING_FOR_TRIGGER", ""},
 }}
 
 // String gives the PRM's name, or the number in hex where it has none.
