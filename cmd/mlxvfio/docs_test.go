@@ -75,23 +75,25 @@ func TestManualExamples(t *testing.T) {
 
 // TestManualSchemas compares the table of JSON objects with what comes out.
 func TestManualSchemas(t *testing.T) {
+	ring, db := traceRing(t)
 	runs := map[string][]string{
-		"info/1":         {"info", "sim"},
-		"caps/1":         {"caps", "sim"},
-		"selftest/1":     {"selftest"},
-		"stages/1":       {"selftest", "--list-stages"},
-		"exec/1":         {"exec", "sim", "NOP"},
-		"reg/1":          {"reg", "get", "sim", "PAOS"},
-		"list/1":         {"list"},
-		"atomic-table/1": {"atomic", "table"},
-		"atomic-probe/1": {"atomic", "probe", "sim"},
-		"atomic-run/1":   {"atomic", "run", "sim", "--op", "add", "--value", "1"},
-		"litmus/1":       {"litmus", "sim"},
-		"bench/1":        {"bench", "sim", "--iters", "10"},
-		"microbench/1":   {"microbench", "poll", "--runs", "1"},
-		"serve-list/1":   {"serve", "--list"},
-		"serve-values/1": {"serve", "sim", "--list"},
-		"version/1":      {"version"},
+		"microbench-trace/1": {"microbench", "trace", "--ring", ring, "--stringdb", db, "--mb", "1", "--runs", "1"},
+		"info/1":             {"info", "sim"},
+		"caps/1":             {"caps", "sim"},
+		"selftest/1":         {"selftest"},
+		"stages/1":           {"selftest", "--list-stages"},
+		"exec/1":             {"exec", "sim", "NOP"},
+		"reg/1":              {"reg", "get", "sim", "PAOS"},
+		"list/1":             {"list"},
+		"atomic-table/1":     {"atomic", "table"},
+		"atomic-probe/1":     {"atomic", "probe", "sim"},
+		"atomic-run/1":       {"atomic", "run", "sim", "--op", "add", "--value", "1"},
+		"litmus/1":           {"litmus", "sim"},
+		"bench/1":            {"bench", "sim", "--iters", "10"},
+		"microbench/1":       {"microbench", "poll", "--runs", "1"},
+		"serve-list/1":       {"serve", "--list"},
+		"serve-values/1":     {"serve", "sim", "--list"},
+		"version/1":          {"version"},
 	}
 	rows := regexp.MustCompile("(?m)^\\| `mlxvfio\\.([a-z-]+/1)` \\| ([^\\[\n]*)(\\[.*\\])? \\|$").FindAllStringSubmatch(manual(t), -1)
 	require.Len(t, rows, len(runs))

@@ -24,11 +24,11 @@ type microFlags struct {
 func (a *app) microbenchVerb() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "microbench",
-		Short: "time the software path of posting and polling on ordinary memory; no device",
+		Short: "time the software path of posting, polling and trace decoding in ordinary memory; no device",
 		Args:  noVerb,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	c.AddCommand(a.microPostVerb(), a.microPollVerb())
+	c.AddCommand(a.microPostVerb(), a.microPollVerb(), a.microTraceVerb())
 	return c
 }
 

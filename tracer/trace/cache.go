@@ -13,7 +13,8 @@ type formatCache struct {
 
 type cacheEntry struct {
 	pointer uint32
-	words   uint32
+	words   uint8
+	kind    Kind
 	f       *Format // nil: empty
 }
 
@@ -74,8 +75,11 @@ func (c *formatCache) compile(pointer uint32) *cacheEntry {
 		c.reset(c.strings)
 	}
 	e := c.place(pointer)
-	*e = cacheEntry{pointer: pointer, words: uint32(f.words), f: f}
+	*e = cacheEntry{pointer: pointer, words: f.words, f: f}
+	if f.bad {
+		e.kind = KindBadFormat
+	}
 	c.n++
-	c.bytes += len(f.lit) + 32*len(f.pieces) + 128
+	c.bytes += f.room + 96*len(f.pieces) + 192
 	return e
 }

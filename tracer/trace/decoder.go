@@ -27,17 +27,16 @@ type Decoder struct {
 	num   uint8 // string ids from first on, none past 0xff
 }
 
-// page has the slot + 1 of each pending tmsn of one event id; 0 for none.
+// page has the slot of each pending tmsn of one event id; 0 for none.
 type page [tmsnCount]uint32
 
-// slot is a pending message.
+// slot is a pending message. Slot 0 is never used.
 type slot struct {
 	m          Message
-	next       uint32 // of the free list
-	have       uint8  // bit n: part n is there
-	events     uint8
-	unreliable bool // its header's time
-	used       bool
+	self       uint32
+	next       uint32 // of the free list; 0 ends it
+	missing    uint8  // bit n: part n is not there; 0: the slot is free
+	unreliable bool   // its header's time
 }
 
 // NewDecoder makes a decoder with nothing pending. The error is one of
@@ -49,7 +48,7 @@ func NewDecoder(g Geometry, s *Strings) (*Decoder, error) {
 	if s == nil {
 		s = NewStrings(nil)
 	}
-	d := &Decoder{}
+	d := &Decoder{slots: make([]slot, 1, 16)}
 	d.setup(g, s)
 	return d, nil
 }
@@ -65,8 +64,8 @@ func (d *Decoder) Geometry() Geometry { return d.g }
 // incomplete.
 func (d *Decoder) Gap() {
 	for i := range d.slots {
-		if d.slots[i].used {
-			d.giveUp(uint32(i))
+		if s := &d.slots[i]; s.missing != 0 {
+			d.giveUp(s)
 		}
 	}
 }

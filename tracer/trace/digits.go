@@ -38,31 +38,34 @@ func dec8(v uint32) uint64 {
 	return t | (x-10*t)<<8
 }
 
-// putDec writes v in decimal to b, which has 17 bytes or more, and returns the
-// number of digits.
-func putDec(b []byte, v uint32) int {
-	if v < 10 {
-		b[0] = '0' + byte(v)
-		return 1
-	}
-	n := 0
-	if v >= 100000000 {
-		h := v / 100000000 // 1 to 42
-		v -= h * 100000000
-		if h >= 10 {
-			b[0] = '0' + byte(h/10)
-			h %= 10
-			n = 1
+// digits10 has, by the length of a number in bits, what makes the upper half of a
+// sum the length in decimal digits.
+var digits10 = func() (t [64]uint64) {
+	for n := range 33 {
+		least := uint64(1) << max(n-1, 0) >> (min(n, 1) ^ 1) // smallest number of n bits; 0 for none
+		k, p := uint64(1), uint64(10)
+		for p <= least {
+			k++
+			p *= 10
 		}
-		b[n] = '0' + byte(h)
-		n++
-		binary.LittleEndian.PutUint64(b[n:], dec8(v)+0x3030303030303030)
-		return n + 8
+		// From p on there is one digit more.
+		t[n] = k<<32 + (1<<32 - min(p, 1<<32))
 	}
-	d := dec8(v)
-	skip := bits.TrailingZeros64(d) &^ 7
-	binary.LittleEndian.PutUint64(b, (d+0x3030303030303030)>>uint(skip&63))
-	return 8 - skip/8
+	return t
+}()
+
+// putDec writes v in decimal to b, which has 10 bytes or more, and returns the
+// number of digits. There is no branch: the digits above the eighth are written
+// first, if there are any or not, and the lower eight over what is too much.
+func putDec(b []byte, v uint32) int {
+	n := int((uint64(v) + digits10[bits.Len32(v)&63]) >> 32)
+	h := v / 100000000 // 0 to 42
+	d := dec8(v-h*100000000) + 0x3030303030303030
+	t := h * 103 >> 10
+	binary.LittleEndian.PutUint16(b, uint16((t|(h-10*t)<<8)+0x3030)>>uint((10-n)*8&15))
+	over := max(n-8, 0)
+	binary.LittleEndian.PutUint64(b[over&3:], d>>uint((8+over-n)*8&63))
+	return n
 }
 
 // appendUint appends v in decimal; for 53-bit times and the like.

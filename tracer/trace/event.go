@@ -91,11 +91,9 @@ func Elapsed(t, last uint64) uint64 { return (t - last) & TimeMask }
 // stamp smaller than t's low bits is of t's epoch of 128 ticks, and an equal or
 // larger one of the epoch before, modulo 2^53.
 func Place(t uint64, stamp uint8) uint64 {
-	epoch := t &^ stampMask
-	if stamp >= uint8(t)&stampMask {
-		epoch -= epochTicks
-	}
-	return (epoch | uint64(stamp)) & TimeMask
+	// Without a branch, which stamps decide: low ≤ stamp makes the difference negative.
+	before := (t&stampMask - uint64(stamp) - 1) >> 63
+	return (t&^stampMask - before*epochTicks | uint64(stamp)) & TimeMask
 }
 
 // ClosedTime returns the time of the event that closes a block, and whether the

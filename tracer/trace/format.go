@@ -2,7 +2,6 @@ package trace
 
 import (
 	"bytes"
-	"slices"
 )
 
 // maxNumber is the largest width or precision of a conversion.
@@ -20,8 +19,9 @@ const badPrefix = "BAD_FORMAT: "
 // use.
 type Format struct {
 	pieces []piece
-	lit    []byte // the literals of all pieces, each padded to litStep bytes
-	room   int    // bytes that Append may write to, at most
+	end    literal // after the last piece
+	more   []byte
+	room   int // bytes that Append may write to, at most
 	raw    []byte
 	words  uint8
 	bad    bool
@@ -29,12 +29,20 @@ type Format struct {
 	late   bool // literals are not escaped: the whole text is trimmed and escaped when it is there
 }
 
-// litStep is how many bytes a literal is copied at a time.
-const litStep = 16
+// litStep is how many bytes of a literal are copied whatever its length.
+const litStep = 32
+
+// literal is a text between two values.
+type literal struct {
+	head [litStep]byte
+	n    uint32
+	more uint32 // where what is after litStep bytes begins in Format.more
+}
 
 // piece is a literal and the conversion after it.
 type piece struct {
-	off, n uint32 // of the literal in lit
+	literal
+	signed uint32 // 1 for %d
 	kind   kind
 	words  uint8
 	width  uint16
@@ -47,11 +55,9 @@ type piece struct {
 type kind uint8
 
 const (
-	kindNone  kind = iota // the end: a literal only
-	kindHex               // %x, %0Nx
+	kindHex   kind = iota // %x, %0Nx
+	kindDec               // %d, %i, %u
 	kindAlt               // %#x
-	kindDec               // %d %i
-	kindUint              // %u
 	kindChar              // %c
 	kindOther             // anything else, 64-bit values among them
 )
@@ -150,22 +156,42 @@ func NewFormat(s []byte) *Format {
 	}
 	f.words = uint8(min(words, MaxParams))
 	if f.bad {
-		f.pieces = []piece{{}}
-		lits = [][]byte{append([]byte(badPrefix), appendEscaped(nil, s)...)}
+		f.pieces, lits = nil, nil
+		lit = append([]byte(badPrefix), appendEscaped(nil, s)...)
 	} else {
 		lit = trimLineEnd(lit)
 		f.late = len(lit) == 0 && endsOpen(f.pieces)
-		f.pieces = append(f.pieces, piece{})
-		lits = append(lits, lit)
 	}
-	f.pack(lits)
+	for i := range f.pieces {
+		p := &f.pieces[i]
+		p.literal = f.literal(lits[i])
+		f.room += int(p.width) + max(int(p.prec), 0) + 32
+		f.quotes = f.quotes || p.conv == 'c'
+	}
+	f.end = f.literal(lit)
+	f.room += 2 * litStep // the last literal and the last number write past their end
 	return f
+}
+
+// literal prepares a literal, and counts its room.
+func (f *Format) literal(s []byte) (l literal) {
+	if !f.bad && !f.late {
+		s = appendEscaped(nil, s)
+	}
+	l.n = uint32(len(s))
+	if copy(l.head[:], s) < len(s) {
+		l.more = uint32(len(f.more))
+		f.more = append(f.more, s[litStep:]...)
+	}
+	f.room += len(s)
+	f.quotes = f.quotes || f.late || bytes.ContainsAny(s, `"\`)
+	return l
 }
 
 // endsOpen says that the last conversion may give a line end, or nothing at all,
 // so that what is to be trimmed is known only with the values.
 func endsOpen(p []piece) bool {
-	return len(p) > 0 && (p[len(p)-1].kind == kindChar || p[len(p)-1].prec == 0)
+	return len(p) > 0 && (p[len(p)-1].conv == 'c' || p[len(p)-1].prec == 0)
 }
 
 // choose picks the way of a valid conversion.
@@ -178,9 +204,10 @@ func (p *piece) choose() kind {
 	case p.flags == 0 && p.width == 0 && p.prec < 0:
 		switch p.conv {
 		case 'd', 'i':
+			p.signed = 1
 			return kindDec
 		case 'u':
-			return kindUint
+			return kindDec
 		case 'x':
 			p.prec = 1
 			return kindHex
@@ -192,25 +219,6 @@ func (p *piece) choose() kind {
 		return kindAlt
 	}
 	return kindOther
-}
-
-// pack lays the literals out, and bounds the text.
-func (f *Format) pack(lits [][]byte) {
-	for i := range f.pieces {
-		p, l := &f.pieces[i], lits[i]
-		if !f.bad && !f.late {
-			l = appendEscaped(nil, l)
-		}
-		p.off, p.n = uint32(len(f.lit)), uint32(len(l))
-		f.lit = append(f.lit, l...)
-		for len(f.lit)%litStep != 0 {
-			f.lit = append(f.lit, 0)
-		}
-		f.room += len(l) + int(max(p.width, 0)) + max(int(p.prec), 0) + 32
-		f.quotes = f.quotes || p.conv == 'c' || bytes.ContainsAny(l, `"\`) || f.late
-	}
-	f.room += 2 * litStep // the last copy and the last number write past their end
-	f.lit = slices.Clip(f.lit)
 }
 
 // Bad says that the format is shown instead of its messages.

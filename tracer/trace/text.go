@@ -5,33 +5,32 @@ import "strconv"
 // Append appends the message that the format makes of its words: printable ASCII,
 // everything else escaped, without line ends at its end. It allocates only when
 // dst has no room.
+//
+// What costs here are branches that values decide, so there are few: a literal is
+// copied litStep bytes whatever its length, and numbers are made without asking
+// how long they are.
 func (f *Format) Append(dst []byte, words *[MaxParams]uint32) []byte {
 	dst = grow(dst, f.room)
 	start := len(dst)
-	b, n, w := dst[:cap(dst)], start, 0
+	b, n := dst[:cap(dst)], start
+	w := 0
 	for i := range f.pieces {
 		p := &f.pieces[i]
-		for lit, k := f.lit[p.off:], uint32(0); k < p.n; k += litStep {
-			*(*[litStep]byte)(b[n+int(k):]) = *(*[litStep]byte)(lit[k:])
+		*(*[litStep]byte)(b[n:]) = p.head
+		if p.n > litStep {
+			copy(b[n+litStep:n+int(p.n)], f.more[p.more:])
 		}
 		n += int(p.n)
-		if p.kind == kindNone {
-			break
-		}
 		v := words[w]
 		w++
 		switch p.kind {
 		case kindHex:
 			n += putHex(b[n:], v, int(p.prec))
 		case kindDec:
-			if int32(v) < 0 {
-				b[n] = '-'
-				n++
-				v = -v
-			}
-			n += putDec(b[n:], v)
-		case kindUint:
-			n += putDec(b[n:], v)
+			neg := v >> 31 & p.signed
+			b[n] = '-'
+			n += int(neg)
+			n += putDec(b[n:], (v^-neg)+neg)
 		case kindAlt:
 			if v != 0 {
 				b[n], b[n+1] = '0', 'x'
@@ -54,6 +53,11 @@ func (f *Format) Append(dst []byte, words *[MaxParams]uint32) []byte {
 			n = p.put(b, n, x, f.late)
 		}
 	}
+	*(*[litStep]byte)(b[n:]) = f.end.head
+	if f.end.n > litStep {
+		copy(b[n+litStep:n+int(f.end.n)], f.more[f.end.more:])
+	}
+	n += int(f.end.n)
 	if f.late {
 		t := trimLineEnd(b[start:n])
 		return escapeTail(b[:start+len(t)], start)
