@@ -84,9 +84,11 @@ var allowed = map[string][]string{
 	"atomics":          {"queues", "cmdif", "vfio", "internal/prm"},
 	"atomics/litmus":   {"atomics", "queues", "vfio", "internal/prm"},
 	"tracer/trace":     {},
+	"tracer/capture":   {"tracer/trace"},
+	"tracer":           {"tracer/capture", "tracer/trace", "cmdif", "vfio", "internal/prm", "internal/mmio"},
 	"health":           {"health/blackbox", "initseg", "cmdif", "vfio", "internal/prm"},
 	"health/blackbox":  {},
-	"mlxvfio":          {"atomics", "tracer", "health", "queues", "cmdif", "initseg", "vfio", "internal/prm"},
+	"mlxvfio":          {"atomics", "tracer", "tracer/capture", "tracer/trace", "health", "queues", "cmdif", "initseg", "vfio", "internal/prm"},
 	"sim":              {"vfio", "internal/prm"},
 	"internal/vfiouser": {
 		"vfio",
