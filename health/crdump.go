@@ -19,8 +19,9 @@ const swResetSemaphore = 0x20
 // LockSWReset takes the software-reset semaphore: whoever holds it is the only
 // function that may reset the chip. A locked gateway is waited for; an inner
 // semaphore that another owner holds is ErrSemaphoreHeld at once. The gateway is
-// free again on return. release gives the semaphore back, once; it has its own
-// deadline, and does not take from another owner what a reset gave away.
+// free again on return. release gives the semaphore back; it has its own deadline,
+// may be tried again after an error, does nothing once it has succeeded, and does
+// not take from another owner what a reset gave away.
 func (v *VSC) LockSWReset(ctx context.Context) (release func() error, err error) {
 	var ticket uint32
 	err = v.With(ctx, SpaceSemaphore, func(g *Gateway) error {
@@ -39,8 +40,9 @@ func (v *VSC) LockSWReset(ctx context.Context) (release func() error, err error)
 		if released {
 			return nil
 		}
-		released = true
-		return v.unlockSWReset(ticket)
+		err := v.unlockSWReset(ticket)
+		released = err == nil
+		return err
 	}, nil
 }
 

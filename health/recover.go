@@ -1,0 +1,392 @@
+package health
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mlxvfio/mlxvfio/initseg"
+	"github.com/mlxvfio/mlxvfio/internal/prm"
+	"github.com/mlxvfio/mlxvfio/vfio"
+)
+
+// Recover brings a sick function back. A black box is saved first; then the rungs
+// of the ladder are climbed, lowest first and never above MaxLevel, until one has
+// worked: the device answers, firmware is up, the counter moves, and the function
+// is open again. Rungs that cannot help against the condition are left out, with
+// the reason. The report is complete whatever the error, which is a *RecoverError.
+//
+// One Recover at a time works on a function. A device that was well is drained and
+// opened again, if RungReopen is allowed. Cancelling ctx stops at the next step; a
+// reset that the kernel is doing is waited for.
+func Recover(ctx context.Context, t Target, o RecoverOptions) (RecoveryReport, error) {
+	r := &recovery{t: t, o: o, ctx: ctx}
+	rep := &r.rep
+	*rep = RecoveryReport{Schema: RecoverySchema, Device: t.Device, Started: time.Now(), MaxLevel: o.MaxLevel, Rungs: []RungReport{}}
+	fail := func(err error, remedy string) (RecoveryReport, error) {
+		rep.Took = time.Since(rep.Started)
+		rep.Remedy = remedy
+		return *rep, &RecoverError{Report: *rep, Err: err}
+	}
+	if t.Window == nil || t.Config == nil || t.Lifecycle == nil || t.Window.Size() < windowEnd {
+		return fail(&OptionError{"Target", "Window on BAR 0, Config and Lifecycle are needed"}, "")
+	}
+	if o.MaxLevel > RungCold {
+		return fail(&OptionError{"MaxLevel", fmt.Sprintf("%v is no rung", o.MaxLevel)}, "")
+	}
+	r.seg, r.smp = initseg.New(t.Window), NewSampler(t.Window)
+	defer r.releaseHeld()
+	r.assess()
+	if o.BlackBox != nil {
+		path, err := o.BlackBox(ctx)
+		rep.Bundle = path
+		if err != nil {
+			rep.BundleError = oneLine(err)
+			if !o.GoOn {
+				return fail(fmt.Errorf("save a black box: %w", err), "nothing was touched; give a place it can be written to, or go on without")
+			}
+		}
+	}
+	for _, info := range rungTable[RungReopen:RungCold] {
+		if err := context.Cause(ctx); err != nil {
+			return fail(fmt.Errorf("stopped before rung %v: %w", info.Rung, err), "the function is parked or closed; recover it again")
+		}
+		if r.climb(info) {
+			rep.Recovered, rep.By = true, info.Rung
+			rep.Took = time.Since(rep.Started)
+			return *rep, nil
+		}
+	}
+	return fail(r.end())
+}
+
+// recovery is one run of Recover.
+type recovery struct {
+	t   Target
+	o   RecoverOptions
+	ctx context.Context
+	seg *initseg.Segment
+	smp Sampler
+	rep RecoveryReport
+
+	cond   Condition
+	before Buffer // as it was at the beginning
+	// held is the software-reset semaphore while it could not be given back yet.
+	held func() error
+}
+
+// assess finds the condition, unless the caller knows it.
+func (r *recovery) assess() {
+	r.smp.ReadBuffer(&r.before)
+	switch {
+	case r.before.FWVersion == allOnes:
+		r.before = Buffer{} // nobody answered: it says nothing
+	case r.before.Error():
+		b := r.before
+		r.rep.Buffer = &b
+	}
+	r.cond = r.o.Verdict.Condition
+	if r.cond == "" || r.cond == InRecovery || r.cond == Starting {
+		r.cond = r.look()
+	}
+	r.rep.Condition, r.rep.State = r.cond, r.cond.Info().State
+}
+
+// look is a verdict without a monitor.
+func (r *recovery) look() Condition {
+	var s Sample
+	r.smp.Read(&s)
+	switch n := s.Ones(); {
+	case n == 4:
+		return AllOnes
+	case n > 0:
+		return PCICommError
+	}
+	switch s.NICInterface() {
+	case prm.NICInterfaceDisabled:
+		return NICDisabled
+	case prm.NICInterfaceSwReset:
+		return NICSWReset
+	}
+	if r.before.Error() && r.before.RFR {
+		if r.before.CRR {
+			return FatalCRR
+		}
+		return FatalRFR
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, aliveTries*alivePause)
+	defer cancel()
+	_, err := r.alive(ctx)
+	switch {
+	case err != nil && r.before.Error():
+		return SyndromeStopped
+	case err != nil:
+		return CounterStopped
+	case r.before.Error() && r.before.CRR:
+		return NonFatalCRR
+	case r.before.Error():
+		return SyndromeNonFatal
+	}
+	return OK
+}
+
+// releaseHeld gives the software-reset semaphore back as soon as the device
+// answers: until then another function could not reset the chip.
+func (r *recovery) releaseHeld() {
+	if r.held != nil && r.answers() == nil && r.held() == nil {
+		r.held = nil
+	}
+}
+
+// errNotTried ends a rung before it has touched anything.
+type errNotTried struct {
+	outcome RungOutcome
+	reason  string
+}
+
+func (e *errNotTried) Error() string { return e.reason }
+
+func unsupported(format string, args ...any) error {
+	return &errNotTried{OutcomeNotSupported, fmt.Sprintf(format, args...)}
+}
+
+func useless(format string, args ...any) error {
+	return &errNotTried{OutcomeUseless, fmt.Sprintf(format, args...)}
+}
+
+func notAllowed(format string, args ...any) error {
+	return &errNotTried{OutcomeNotAllowed, fmt.Sprintf(format, args...)}
+}
+
+// climber is one rung in action.
+type climber struct {
+	*recovery
+	rung Rung
+	ctx  context.Context
+	rep  RungReport
+	vsc  *VSC // of rung sw-reset
+}
+
+// rungs are the actions. precheck answers an *errNotTried where the rung is of no
+// use; it reads, and writes nothing but the gateway's space. act resets, and leaves
+// the function parked.
+var rungs = map[Rung]struct {
+	precheck func(*climber) error
+	act      func(*climber) error
+}{
+	RungReopen:   {(*climber).checkReopen, (*climber).reopen},
+	RungSWReset:  {(*climber).checkSWReset, (*climber).swReset},
+	RungFLR:      {(*climber).checkFLR, (*climber).flr},
+	RungHotReset: {(*climber).checkHotReset, (*climber).hotReset},
+	RungMFRL:     {(*climber).checkMFRL, (*climber).mfrl},
+}
+
+// climb does a rung and tells whether the function is well after it.
+func (r *recovery) climb(info RungInfo) bool {
+	start := time.Now()
+	limit := info.Limit
+	if d, ok := r.o.Limits[info.Rung]; ok && d > 0 {
+		limit = d
+	}
+	ctx, cancel := context.WithTimeoutCause(r.ctx, limit, &rungTimeError{info.Rung, limit})
+	defer cancel()
+	c := &climber{recovery: r, rung: info.Rung, ctx: ctx, rep: RungReport{Rung: info.Rung}}
+	err := rungs[info.Rung].precheck(c)
+	if err == nil && info.Rung > r.o.MaxLevel {
+		err = notAllowed("above the highest level allowed (%v)", r.o.MaxLevel)
+	}
+	if err == nil {
+		err = rungs[info.Rung].act(c)
+		if err == nil {
+			err = c.comeBack()
+		}
+	}
+	c.rep.Took = time.Since(start)
+	c.rep.Outcome = OutcomeWorked
+	var nt *errNotTried
+	switch {
+	case errors.As(err, &nt):
+		c.rep.Outcome, c.rep.Reason = nt.outcome, nt.reason
+	case err != nil:
+		c.rep.Outcome, c.rep.Reason = OutcomeFailed, oneLine(err)
+	}
+	r.rep.Rungs = append(r.rep.Rungs, c.rep)
+	return err == nil
+}
+
+// rungTimeError tells the deadline of a rung from one of the caller.
+type rungTimeError struct {
+	rung  Rung
+	limit time.Duration
+}
+
+func (e *rungTimeError) Error() string {
+	return fmt.Sprintf("rung %v was given %v", e.rung, e.limit)
+}
+
+// Is matches context.DeadlineExceeded.
+func (e *rungTimeError) Is(target error) bool { return target == context.DeadlineExceeded }
+
+// step does a piece of a rung and books it.
+func (c *climber) step(name string, f func() (note string, err error)) error {
+	err := context.Cause(c.ctx)
+	start := time.Now()
+	note := ""
+	if err == nil {
+		note, err = f()
+	}
+	s := RecoveryStep{Step: name, Took: time.Since(start), Note: note, Err: err}
+	c.rep.Steps = append(c.rep.Steps, s)
+	if c.o.OnStep != nil {
+		c.o.OnStep(c.rung, s)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// park cuts the function off before something harsh happens to it. What cannot be
+// parked is reset all the same: that is what stops it.
+func (c *climber) park() error {
+	return c.step("park", func() (string, error) {
+		cause := fmt.Errorf("recovery from %s, rung %v", c.cond, c.rung)
+		if err := c.t.Lifecycle.Park(cause); err != nil {
+			return "not all of it: " + oneLine(err), nil
+		}
+		return "", nil
+	})
+}
+
+// comeBack checks that the device lives, opens the function, and looks again.
+func (c *climber) comeBack() error {
+	if err := c.step("answers", func() (string, error) { return "", c.present(c.ctx) }); err != nil {
+		return err
+	}
+	c.releaseHeld()
+	if err := c.step("initialized", func() (string, error) {
+		return "", c.seg.WaitReady(c.ctx, initseg.PreInit, initseg.WaitOptions{Limit: 2 * time.Hour}) // Linux' limit on recovery; the rung's is shorter
+	}); err != nil {
+		return err
+	}
+	// A device that was only drained may need its new command queue to move again.
+	if c.rung != RungReopen {
+		if err := c.step("alive", func() (string, error) { return c.alive(c.ctx) }); err != nil {
+			return err
+		}
+	}
+	if err := c.step("open", func() (string, error) { return "", c.t.Lifecycle.Reopen(c.ctx) }); err != nil {
+		return err
+	}
+	return c.step("well", func() (string, error) { return c.well() })
+}
+
+// Time between looks at a device that is coming back (Linux health.c: 20 ms).
+const presentPause = 20 * time.Millisecond
+
+// present waits until configuration space and BAR 0 answer.
+func (r *recovery) present(ctx context.Context) error {
+	p := pauser{}
+	defer p.stop()
+	for {
+		err := r.answers()
+		if err == nil {
+			return nil
+		}
+		if e := p.pause(ctx, presentPause); e != nil {
+			return fmt.Errorf("%w: %w", err, e)
+		}
+	}
+}
+
+func (r *recovery) answers() error {
+	var id [2]byte
+	if err := r.t.Config.ReadConfig(0, id[:]); err != nil {
+		return err
+	}
+	if binary.LittleEndian.Uint16(id[:]) == 0xffff {
+		return &vfio.Error{Op: "read configuration space", Target: r.t.Device, Err: vfio.ErrGone}
+	}
+	if r.t.Window.ReadBE32(offFWVersion) == allOnes {
+		return &vfio.Error{Op: "read the firmware version", Target: r.t.Device, Err: vfio.ErrGone}
+	}
+	return nil
+}
+
+// Patience for the counter after a reset (Linux main.c, wait_vital).
+const (
+	aliveTries = 100
+	alivePause = 50 * time.Millisecond
+)
+
+// alive waits until the counter, neither 0 nor all ones, has moved.
+func (r *recovery) alive(ctx context.Context) (string, error) {
+	p := pauser{}
+	defer p.stop()
+	var last, x uint32
+	for range aliveTries {
+		x = r.t.Window.ReadBE32(offCounter)
+		if n := x & CounterMask; x != allOnes && n != 0 {
+			if last != 0 && n != last {
+				return fmt.Sprintf("counter %#x → %#x", last, n), nil
+			}
+			last = n
+		}
+		if err := p.pause(ctx, alivePause); err != nil {
+			return "", fmt.Errorf("the health counter reads %#x: %w", x, err)
+		}
+	}
+	return "", fmt.Errorf("the health counter reads %#x and has not moved in %v: %w", x, aliveTries*alivePause, ErrStalled)
+}
+
+// well looks at the sensors of the open function. An error in the health buffer
+// that was there before and has not changed is stale, not a relapse.
+func (c *climber) well() (string, error) {
+	note, err := c.alive(c.ctx)
+	if err != nil {
+		return "", err
+	}
+	var s Sample
+	c.smp.Read(&s)
+	if s.Ones() > 0 {
+		return "", vfio.ErrGone
+	}
+	if n := s.NICInterface(); n != prm.NICInterfaceFullDriver {
+		return "", fmt.Errorf("nic_interface reads %v", n)
+	}
+	var b Buffer
+	c.smp.ReadBuffer(&b)
+	if b.Error() && b.Raw == c.before.Raw {
+		if b.RFR && !wasAway(c.cond) && c.rung == RungReopen {
+			return "", fmt.Errorf("firmware still asks for a reset: %w", ErrFatal)
+		}
+		return note + ", stale error in the health buffer", nil
+	}
+	if b.Error() && b.RFR {
+		return "", fmt.Errorf("the health buffer shows a new error, %s, and asks for a reset: %w", b.SyndName, ErrFatal)
+	}
+	return note, nil
+}
+
+// end sums up a ladder that did not help.
+func (r *recovery) end() (error, string) {
+	crr := r.cond == FatalCRR || r.cond == NonFatalCRR || r.before.Error() && r.before.CRR
+	if crr {
+		r.rep.ColdReset, r.rep.Next = true, RungCold
+		return ErrColdReset, "firmware asks for it (crr): power the host off and on"
+	}
+	for _, x := range r.rep.Rungs {
+		if x.Outcome != OutcomeNotAllowed {
+			continue
+		}
+		r.rep.Next = x.Rung
+		if x.Rung <= r.o.MaxLevel {
+			return ErrNotRecovered, fmt.Sprintf("rung %v was refused: %s", x.Rung, x.Reason)
+		}
+		return ErrNotRecovered, fmt.Sprintf("the highest level allowed was %v; the next that could help is %v, which resets %s", r.o.MaxLevel, x.Rung, rungTable[x.Rung].Hits)
+	}
+	r.rep.ColdReset, r.rep.Next = true, RungCold
+	return fmt.Errorf("%w: every rung that could be climbed was: %w", ErrNotRecovered, ErrColdReset), "power the device off and on, and keep the bundle for the vendor"
+}
