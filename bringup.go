@@ -257,7 +257,7 @@ func (h *HCA) upDTOR(ctx context.Context) (string, error) {
 	if err != nil {
 		return optional(err)
 	}
-	h.reclaimLimit, h.teardownLimit = t.ReclaimPages, t.Teardown
+	h.reclaimLimit, h.teardownLimit, h.timeouts = t.ReclaimPages, t.Teardown, t
 	return fmt.Sprintf("teardown %v, reclaim %v", h.teardownLimit, h.reclaimLimit), nil
 }
 

@@ -55,6 +55,9 @@ type HCA struct {
 
 	// limits are the device's own, where register DTOR gives them.
 	reclaimLimit, teardownLimit time.Duration
+	// timeouts are all of them, Linux' defaults where the device states none.
+	timeouts cmdif.Timeouts
+	monitors monitorSet
 
 	// live: the device may be asked. done: stages that are up.
 	live  bool
@@ -87,6 +90,7 @@ func Open(ctx context.Context, t vfio.Transport, o Options) (*HCA, error) {
 		caps:          map[prm.CapType]*Capability{},
 		reclaimLimit:  initseg.DefaultReclaimPages,
 		teardownLimit: initseg.DefaultTeardown,
+		timeouts:      cmdif.DefaultTimeouts(),
 	}
 	failed, err := h.runUp(ctx)
 	if err == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
 
-// Close gives the function back: it stops the event loops, destroys what the
+// Close gives the function back: it stops the monitors and event loops, destroys what the
 // driver made, takes firmware down by Options.Teardown, gets every page back,
 // switches bus mastering off, and frees the host's memory, mappings, interrupts
 // and the transport, in that order. Queues and memory keys the caller made should be
@@ -40,6 +40,7 @@ func (h *HCA) Close(ctx context.Context) error {
 		}
 	}
 	defer close(h.closed)
+	h.monitors.stop()
 	ce := &CloseError{Device: h.deviceName(), Kind: h.o.Teardown}
 	if err := h.conn.Err(); err != nil {
 		// Found dead while it was in use.

@@ -121,18 +121,19 @@ type environment struct {
 	refused map[prm.RegisterID]string
 }
 
-// read asks for everything once. unanswered is the error of a command that the
-// device did not answer: no other one should be sent before it has.
-func (e *environment) read(ctx context.Context, wall time.Time) (r EnvironmentReport, unanswered error) {
+// read asks for everything once, until host is over; ctx bounds a command that was
+// sent. unanswered is the error of a command that the device did not answer: no
+// other one should be sent before it has.
+func (e *environment) read(host, ctx context.Context, wall time.Time) (r EnvironmentReport, unanswered error) {
 	r.At = wall
 	if e.host != nil {
-		if h, err := e.host(ctx); err != nil {
+		if h, err := e.host(host); err != nil {
 			r.Notes = append(r.Notes, "host: "+err.Error())
 		} else {
 			r.Host = &h
 		}
 	}
-	if e.regs == nil {
+	if e.regs == nil || host.Err() != nil {
 		return r, nil
 	}
 	if e.mcam == nil {
@@ -146,7 +147,7 @@ func (e *environment) read(ctx context.Context, wall time.Time) (r EnvironmentRe
 	if e.ask(ctx, &r, prm.RegMtmp, t[:], &unanswered) {
 		r.Temperature = decodeTemperature(&t)
 	}
-	if unanswered != nil {
+	if unanswered != nil || host.Err() != nil {
 		return r, unanswered
 	}
 	var p prm.MpeinReg

@@ -132,7 +132,7 @@ type Monitor struct {
 	events  chan Event
 	control chan func()
 	kick    chan struct{} // asks the prober for an early look
-	known   chan struct{} // closed when the verdict is no longer Unknown
+	known   chan struct{} // closed when it is known how the function is
 	isKnown bool
 
 	begin  sync.Once
@@ -165,10 +165,14 @@ func verdictOf(c Condition, explanation string, since time.Time) Verdict {
 // Monitor was started or stopped before.
 func (m *Monitor) Start(ctx context.Context) error {
 	first := false
-	m.begin.Do(func() { first = true })
+	m.begin.Do(func() { first = true; m.start(ctx) })
 	if !first {
 		return &OptionError{"Start", "a monitor starts once; make a new one"}
 	}
+	return nil
+}
+
+func (m *Monitor) start(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	start := m.wall()
 	if m.mono == nil {
@@ -187,15 +191,19 @@ func (m *Monitor) Start(ctx context.Context) error {
 	}
 	go func() {
 		wg.Wait()
+		cancel()
 		close(m.events)
 		close(m.done)
 	}()
-	return nil
 }
 
-// Stop ends the watch and waits for the goroutines: for the prober at most until
-// its request has seen the end of its context. The channel of events is closed
-// after it. Report and History keep their last content. A second call waits too.
+// Done is closed when the monitor has ended and holds nothing any more.
+func (m *Monitor) Done() <-chan struct{} { return m.done }
+
+// Stop ends the watch and waits for the goroutines. A register that is just being
+// read is waited for, up to ProbeLimit: giving the command up would cost the device
+// a slot. The channel of events is closed then; Report and History keep their last
+// content. A second call waits too.
 func (m *Monitor) Stop() {
 	m.begin.Do(func() { // never started
 		close(m.events)

@@ -62,9 +62,12 @@ func (m *Monitor) overdue(held int) bool {
 
 // probeOnce answers whether the device left a command unanswered.
 func (m *Monitor) probeOnce(ctx context.Context, env *environment) bool {
-	ctx, cancel := context.WithTimeoutCause(ctx, m.o.ProbeLimit, errProbe)
+	// A command that was sent is not given up because the monitor ends.
+	cmd, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), m.o.ProbeLimit, errProbe)
 	defer cancel()
-	r, unanswered := env.read(ctx, m.wall())
+	host, cancelHost := context.WithTimeoutCause(ctx, m.o.ProbeLimit, errProbe)
+	defer cancelHost()
+	r, unanswered := env.read(host, cmd, m.wall())
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.probe.runs++

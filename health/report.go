@@ -131,9 +131,9 @@ func (m *Monitor) History() []Sample {
 	return m.history.list()
 }
 
-// Check watches until there is a verdict other than Unknown, and answers the report:
-// within the stall limit for a dead device, as soon as the counter has moved for a
-// healthy one. ctx bounds it.
+// Check watches until it is known how the function is (Monitor.Wait), and answers
+// the report: within the stall limit for a dead device, as soon as the counter has
+// moved for a healthy one. ctx bounds it.
 func Check(ctx context.Context, o Options) (Report, error) {
 	m, err := New(o)
 	if err != nil {

@@ -144,6 +144,10 @@ func (m *Monitor) judgeLocked(l look) (Verdict, bool) {
 			m.v.Explanation = j.explain(m.smp.Err(), s, s.At)
 		}
 	}
+	if !m.isKnown && (j.moving || m.v.State >= Stalled) {
+		m.isKnown = true
+		close(m.known)
+	}
 	return m.v, changed
 }
 
@@ -157,10 +161,6 @@ func (m *Monitor) changeLocked(at time.Time) {
 	}
 	m.v = verdictOf(m.j.cond, m.j.explain(m.smp.Err(), &m.last, at), at)
 	m.verdicts.add(m.v)
-	if m.v.State != Unknown && !m.isKnown {
-		m.isKnown = true
-		close(m.known)
-	}
 	m.logLocked(was)
 	m.offerLocked(EventVerdict, was.State, "")
 }
@@ -200,9 +200,9 @@ func (m *Monitor) Verdict() Verdict {
 	return m.v
 }
 
-// Wait waits until there is a verdict other than Unknown: a moved counter, an error,
-// or the end of the stall limit. Errors are the cause of ctx, or that the monitor
-// ended before.
+// Wait waits until it is known how the function is: its counter has moved, the
+// stall limit is over, or it is lost. Errors are the cause of ctx, or that the
+// monitor ended before.
 func (m *Monitor) Wait(ctx context.Context) (Verdict, error) {
 	select {
 	case <-m.known:
