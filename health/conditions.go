@@ -69,7 +69,7 @@ const (
 // conditionTable is in the order of the tests.
 var conditionTable = []ConditionInfo{
 	{AllOnes, Gone, exitProblem, "all four dwords of a sample read all ones, twice in a row", "history up to the last answer, last commands, ledger of pages", "check that the function is present and powered (lspci) and that its link is up; re-plug it or reset the slot"},
-	{PCICommError, Fatal, exitProblem, "the firmware version at 0x230 (or the dword at 0x14) reads all ones, twice in a row, while other dwords answer: Linux' sensor 1", keepsRaw, "reset the function; if it comes back, look at the slot and the cable of its riser"},
+	{PCICommError, Fatal, exitProblem, "part of the four dwords read all ones, twice in a row; for the firmware version at 0x230 that is Linux' sensor 1", keepsRaw, "reset the function; if it comes back, look at the slot and the cable of its riser"},
 	{NICDisabled, Fatal, exitProblem, "nic_interface reads 1 (disabled) though the function was up: Linux' sensor 3", keepsAll, "another function or its driver took the device down; bring the function up again"},
 	{NICSWReset, Fatal, exitProblem, "nic_interface reads 7: a software reset is going on, asked for by some function of the device: Linux' sensor 4", keepsAll, "wait until nic_interface reads 1, then bring the function up again; do not reset it a second time"},
 	{FatalCRR, Fatal, exitProblem, "a syndrome with rfr and crr set: firmware says that only a cold reset helps", keepsAll, "power the host off and on"},
@@ -80,7 +80,7 @@ var conditionTable = []ConditionInfo{
 	{CommandsDead, Stalled, exitProblem, "the counter moves, but a command is overdue for the stall limit and nothing was answered since it was sent", keepsCommands, "save a bundle, then reset the function: a link that is up does not help while commands are dead"},
 	{NonFatalCRR, Degraded, exitProblem, "a syndrome with crr, without rfr: the function goes on working, and firmware asks for a cold reset", keepsDecoded, "plan a cold reset of the host"},
 	{SyndromeNonFatal, Degraded, exitProblem, "a syndrome without rfr: the function goes on working", keepsDecoded, "read what firmware says; no reset is asked for"},
-	{OverdueCommands, Degraded, exitProblem, "a command is older than its deadline while others are answered", keepsCommands, "look at the command; its slot stays held until the device answers or is reset"},
+	{OverdueCommands, Degraded, exitProblem, "the device holds a command past its deadline; others are answered, or it is too early to say that none is", keepsCommands, "look at the command; its slot stays held until the device answers or is reset"},
 	{LateCompletions, Degraded, exitProblem, "commands completed after they had been given up", keepsCommands, "firmware is slow: raise the command time-out, and watch the latencies"},
 	{LostInterrupts, Degraded, exitProblem, "completions were found by polling though an interrupt was due", keepsCommands, "look at the interrupts of the function (/proc/interrupts, MSI-X, IOMMU remapping)"},
 	{ForeignReplies, Degraded, exitProblem, "entries of the command queue came back with another command's token", keepsCommands, "report it with the bundle: firmware mixes up commands"},
