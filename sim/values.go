@@ -62,7 +62,7 @@ func (c *Chip) Values() []Value {
 	add("init segment", "internal timer", fmt.Sprintf("%d kHz", p.clockKHz), p.srcClock)
 	add("init segment", "health counter", "one every "+healthTick.String(), sourced{Chosen, "no source states a rate; Linux health.c and rdma-core only want it to move"})
 	add("init segment", "hw_id", fmt.Sprintf("%#x", p.hwID), sourced{Real, "mstflint tools_dev_types.c"})
-	if p.fields != nil {
+	if caps := p.caps(c.port); prm.AsCmdHCACap(caps.max[prm.CapGeneral]).McamReg() {
 		add("board", "temperature", fmt.Sprintf("%g °C, warning at %g °C", boardCelsius, boardHigh), sourced{Chosen, "no source"})
 		add("board", "slot power", fmt.Sprintf("%d W", boardWatts), sourced{Chosen, "what PCIe gives a full-height card"})
 	}

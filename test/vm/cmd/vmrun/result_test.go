@@ -108,6 +108,15 @@ func TestWitnessJudgesEveryCheck(t *testing.T) {
 	}, statuses(checks))
 }
 
+func TestWitnessReadsWhatIsSaid(t *testing.T) {
+	w := witness{Required: []string{"a"}, Says: map[string]string{"a": "synd 0x8", "b": "x", "c": "y"}}
+	r := rep(t, "+a", "+b", "-d")
+	r.Checks[0].Detail, r.Checks[1].Detail = "print: synd 0x8: text", "print: z"
+	checks := w.judge(r)
+	require.Equal(t, map[string]wire.Status{"a": wire.Pass, "b": wire.Fail, "c": wire.Fail, "d": wire.Fail}, statuses(checks))
+	require.Len(t, checks, 4)
+}
+
 func TestWitnessesAreDistinct(t *testing.T) {
 	seen := map[string]bool{}
 	for _, w := range witnesses {
@@ -117,6 +126,7 @@ func TestWitnessesAreDistinct(t *testing.T) {
 		require.Contains(t, w.Required, "guest-completed", w.name())
 	}
 	require.True(t, seen["witness-rdma-core-vfio"] && seen["witness-rdma-core-vfio-eth"])
+	require.True(t, seen["witness-health"] && seen["witness-health-nonfatal"])
 }
 
 func TestTimerStopped(t *testing.T) {

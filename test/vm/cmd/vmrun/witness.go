@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,9 +22,13 @@ import (
 type witness struct {
 	Scenario  string
 	Port      string   // link layer of the model: ib or eth
+	Variant   string   // what tells apart two runs of a scenario on the same port
+	Fault     string   // fault of the model that is raised when the scenario asks for one, and cleared if it is not fatal
 	GuestArgs string   // arguments of our program in the guest, for handover
 	Required  []string // checks that show how far the run must come: one that is not reported has failed
-	Skips     []string // the only checks that may be skipped: the other driver, or this kind of port, does not have the thing
+	// Says is what details of checks must contain: the other driver prints what our model wrote.
+	Says  map[string]string
+	Skips []string // the only checks that may be skipped: the other driver, or this kind of port, does not have the thing
 }
 
 // vfioProbe are the checks of one run of the C program on rdma-core's VFIO provider, in order but for the queries that
@@ -51,8 +56,14 @@ const (
 	pyverbsEvent   = "pyverbs-test_mlx5vfio_async_event"
 )
 
-// healthDumps are reports that a device without a tracer does not have.
-var healthDumps = []string{"devlink-health-dump-fw", "devlink-health-dump-fw_fatal"}
+// healthDumps are reports that a device without a core dump register does not have.
+var healthDumps = []string{"devlink-health-dump-fw"}
+
+// healthSteps are the checks that a run with a fault has before and after it.
+var healthSteps = []string{
+	"insmod-mlx5_core", "before-fw", "before-fw_fatal", "fault-cmd", "reporter-counts", "diagnose",
+	"still-bound", "commands-work", "quiet-after", "unbind-after", "guest-completed",
+}
 
 // witnesses are what "make vm" asks, in order.
 var witnesses = []witness{
@@ -60,10 +71,41 @@ var witnesses = []witness{
 		Scenario: "mlx5_core",
 		Port:     "ib",
 		Required: []string{
-			"insmod-mlx5_core", "firmware-version", "health-poll",
+			"insmod-mlx5_core", "firmware-version", "vendor-specific-capability", "devlink-health-dump-fw_fatal", "health-poll",
 			"rebind-1-pages", "rebind-2-pages", "rebind-3-pages", "rmmod-mlx5_core", "rmmod-log", "guest-completed",
 		},
-		Skips: append([]string{"vendor-specific-capability", "running-fw-query", "netdev"}, healthDumps...),
+		Skips: append([]string{"running-fw-query", "netdev"}, healthDumps...),
+	},
+	{
+		// A fatal error: mlx5_core sees it, reads every field as it was written, resets the firmware under the semaphore
+		// of the vendor-specific capability and comes up again.
+		Scenario: "health",
+		Port:     "ib",
+		Fault: "fatal@HW_FATAL_ERR+sev=CRITICAL+irisc=7+ext=0xbeef+time=1700000000+exit=0x12345678+callra=0x9abcdef0" +
+			"+assert=0xa/0xb/0xc/0xd/0xe/0xf",
+		Required: slices.Concat(healthSteps, []string{"log Health", "log-synd", "recovery", "fatal-reporter"}),
+		Says: map[string]string{
+			"log Health":          "unrecoverable hardware error, severity(2) CRITICAL",
+			"log-synd":            "synd 0x8: unrecoverable hardware error",
+			"log assert_var":      "assert_var[0] 0x0000000a",
+			"log assert_exit_ptr": "assert_exit_ptr 0x12345678",
+			"log assert_callra":   "assert_callra 0x9abcdef0",
+			"log hw_id":           "hw_id 0x0000020d",
+			"log irisc_index":     "irisc_index 7",
+			"log ext_synd":        "ext_synd 0xbeef",
+			"log raw":             "raw fw_ver 0x10230fbe",
+			"recovery":            "health recovery succeeded",
+		},
+	},
+	{
+		// One that asks for no recovery: the reporter counts it and the device goes on.
+		Scenario: "health",
+		Port:     "ib",
+		Variant:  "nonfatal",
+		Fault:    "syndrome@HIGH_TEMP_ERR",
+		Required: slices.Concat(healthSteps, []string{"clear-cmd"}),
+		Says:     map[string]string{"diagnose": "Syndrome: 16 Description: High temperature"},
+		Skips:    []string{"log-synd", "recovery"}, // this kernel prints fatal ones only, and there is nothing to recover
 	},
 	{
 		Scenario: "mlx5_ib",
@@ -101,10 +143,14 @@ var witnesses = []witness{
 }
 
 func (w witness) name() string {
+	n := "witness-" + w.Scenario
 	if w.Port != "ib" {
-		return "witness-" + w.Scenario + "-" + w.Port
+		n += "-" + w.Port
 	}
-	return "witness-" + w.Scenario
+	if w.Variant != "" {
+		n += "-" + w.Variant
+	}
+	return n
 }
 
 // skip says on out, and in the file that collects skipped witnesses, that there was nobody to ask.
@@ -184,9 +230,18 @@ func (w witness) ask(ctx context.Context, root string, o options, cli string) (r
 		return rep, err
 	}
 	defer func() { _ = os.RemoveAll(sockets) }() // in the temporary folder
+	serve := cli + " serve sim:cx5,port=" + w.Port + " --socket {socket}"
+	control := filepath.Join(sockets, "control.sock")
+	if w.Fault != "" {
+		serve += " --control " + control
+	}
 	args := []string{
 		"--scenario", w.Scenario, "--kernel", "6.12", "--dir", o.judge, "--out", out,
-		"--socket", filepath.Join(sockets, "model.sock"), "--serve", cli + " serve sim:cx5,port=" + w.Port + " --socket {socket}",
+		"--socket", filepath.Join(sockets, "model.sock"), "--serve", serve,
+	}
+	if w.Fault != "" {
+		tell := cli + " tell " + control
+		args = append(args, "--fault-cmd", tell+" fault "+w.Fault, "--clear-cmd", tell+" clear")
 	}
 	if w.GuestArgs != "" {
 		args = append(args, "--guest-bin", cli, "--guest-args", w.GuestArgs)
@@ -220,13 +275,17 @@ func (w witness) judge(rep report) (checks []check) {
 			status = wire.Skip
 		case c.Skip:
 			c.Detail = "skipped, but it is required: " + c.Detail
+		case c.Pass && !strings.Contains(c.Detail, w.Says[c.Name]):
+			c.Detail = fmt.Sprintf("says %q, not %q", c.Detail, w.Says[c.Name])
 		case c.Pass:
 			status = wire.Pass
 		}
 		seen[c.Name] = true
 		checks = append(checks, check{c.Name, status, c.Detail, c.At})
 	}
-	for _, name := range w.Required {
+	needed := slices.Concat(w.Required, slices.Collect(maps.Keys(w.Says)))
+	slices.Sort(needed)
+	for _, name := range slices.Compact(needed) {
 		if !seen[name] {
 			checks = append(checks, check{Name: name, Status: wire.Fail, Detail: "was never reached"})
 		}
