@@ -148,9 +148,14 @@ func extSyndClaim(s prm.HealthSyndrome, ext uint16) string {
 
 // sentence says in a few words what the buffer reports.
 func (b *Buffer) sentence() string {
-	s := fmt.Sprintf("synd 0x%x %s", b.Synd, b.SyndName)
-	if b.SyndText != "" {
-		s += " (" + b.SyndText + ")"
+	s := fmt.Sprintf("synd 0x%x", b.Synd)
+	switch {
+	case b.SyndText != "":
+		s += " " + b.SyndName + " (" + b.SyndText + ")"
+	case b.SyndName == fmt.Sprintf("0x%x", b.Synd):
+		s += " (no published name)"
+	default:
+		s += " " + b.SyndName
 	}
 	s += fmt.Sprintf(", ext_synd 0x%04x, irisc %d, rfr %d, crr %d", b.ExtSynd, b.IRISCIndex, bit(b.RFR), bit(b.CRR))
 	if b.Valid {

@@ -179,6 +179,19 @@ func (r *fakeRegisters) ReadRegister(ctx context.Context, id prm.RegisterID, ima
 	return nil
 }
 
+// times is how often a register was asked for, running how many requests run.
+func (r *fakeRegisters) times(id prm.RegisterID) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.asked[id]
+}
+
+func (r *fakeRegisters) running() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.during
+}
+
 func (r *fakeRegisters) change(f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -251,9 +264,9 @@ func TestEnvironmentNotSupported(t *testing.T) {
 		regs.err[prm.RegMtmp] = &cmdif.CommandError{Opcode: prm.OpAccessReg, Status: prm.StatusBadParam}
 		m := watch(t, health.Options{Window: w, ProbePeriod: 5 * time.Second, Registers: regs})
 		pause(20 * time.Second)
-		require.Equal(t, 0, regs.asked[prm.RegMpein])
-		require.Equal(t, 1, regs.asked[prm.RegMtmp])
-		require.Equal(t, 1, regs.asked[prm.RegMcam])
+		require.Equal(t, 0, regs.times(prm.RegMpein))
+		require.Equal(t, 1, regs.times(prm.RegMtmp))
+		require.Equal(t, 1, regs.times(prm.RegMcam))
 		e := m.Report().Environment
 		require.Nil(t, e.Temperature)
 		require.Len(t, e.Notes, 2)
@@ -267,7 +280,7 @@ func TestEnvironmentNotSupported(t *testing.T) {
 		regs.err[prm.RegMtmp] = &cmdif.CommandError{Opcode: prm.OpAccessReg, Status: prm.StatusResBusy}
 		watch(t, health.Options{Window: w, ProbePeriod: 5 * time.Second, Registers: regs})
 		pause(21 * time.Second)
-		require.Equal(t, 5, regs.asked[prm.RegMtmp])
+		require.Equal(t, 5, regs.times(prm.RegMtmp))
 	})
 }
 
@@ -285,10 +298,10 @@ func TestProberHangs(t *testing.T) {
 		pause(4 * time.Second) // given up at 15 s
 		cmds.set(overdue(5*time.Second, 5*time.Second))
 		require.Equal(t, samples+4, m.Report().Counts.Samples)
-		asked := regs.asked[prm.RegMtmp]
+		asked := regs.times(prm.RegMtmp)
 		pause(60 * time.Second)
 		r := m.Report()
-		require.Equal(t, asked, regs.asked[prm.RegMtmp], "one slot, not all")
+		require.Equal(t, asked, regs.times(prm.RegMtmp), "one slot, not all")
 		require.True(t, r.Probe.Held)
 		require.Contains(t, r.Probe.Problem, "ACCESS_REG")
 		require.Equal(t, health.CommandsDead, r.Verdict.Condition)
@@ -309,12 +322,12 @@ func TestProberIsAskedEarly(t *testing.T) {
 		regs, cmds := newRegisters(), &fakeCommands{}
 		watch(t, health.Options{Window: w, Period: time.Second, ProbePeriod: time.Hour, Registers: regs, Commands: cmds})
 		pause(5500 * time.Millisecond)
-		require.Equal(t, 1, regs.asked[prm.RegMtmp])
+		require.Equal(t, 1, regs.times(prm.RegMtmp))
 		cmds.set(overdue(0, 0))
 		pause(time.Second)
-		require.Equal(t, 2, regs.asked[prm.RegMtmp])
+		require.Equal(t, 2, regs.times(prm.RegMtmp))
 		pause(time.Minute)
-		require.Equal(t, 2, regs.asked[prm.RegMtmp], "once for each")
+		require.Equal(t, 2, regs.times(prm.RegMtmp), "once for each")
 	})
 }
 
@@ -326,11 +339,11 @@ func TestStopWaitsForTheProbe(t *testing.T) {
 		regs.hang = true
 		m := watch(t, health.Options{Window: w, Registers: regs, ProbeLimit: 3 * time.Second})
 		pause(time.Second)
-		require.Equal(t, 1, regs.during)
+		require.Equal(t, 1, regs.running())
 		start := time.Now()
 		m.Stop()
 		require.Equal(t, 2*time.Second, time.Since(start))
-		require.Equal(t, 0, regs.during)
-		require.Equal(t, 0, regs.asked[prm.RegMtmp], "no other command after it")
+		require.Equal(t, 0, regs.running())
+		require.Equal(t, 0, regs.times(prm.RegMtmp), "no other command after it")
 	})
 }
