@@ -26,10 +26,10 @@ import (
 type fabric struct {
 	chip    *Chip
 	rng     *rand.Rand
-	wire    packetRing // packets on their way to a function of this chip
-	ready   qpRing     // QPs that may have something to send
-	answers qpRing     // QPs with answers to give
-	idle    qpRing     // QPs to look at when nothing is left to do
+	wire    ring[packet] // packets on their way to a function of this chip
+	ready   ring[qp]     // QPs that may have something to send
+	answers ring[qp]     // QPs with answers to give
+	idle    ring[qp]     // QPs to look at when nothing is left to do
 	running bool
 	planned bool // a run is an event of the scheduler
 	lostCQs []*cq
@@ -46,34 +46,6 @@ type fabric struct {
 
 func newFabric(c *Chip) *fabric {
 	return &fabric{chip: c, rng: rand.New(rand.NewPCG(c.opts.Seed, 0x77697265))}
-}
-
-// qpRing is a queue of QPs in which each stands once; the flag that tells is the
-// caller's.
-type qpRing struct {
-	buf  []*qp // a power of two
-	head int
-	n    int
-}
-
-func (r *qpRing) push(q *qp) {
-	if r.n == len(r.buf) {
-		b := make([]*qp, max(8, 2*len(r.buf)))
-		for i := range r.n {
-			b[i] = r.buf[(r.head+i)&(len(r.buf)-1)]
-		}
-		r.buf, r.head = b, 0
-	}
-	r.buf[(r.head+r.n)&(len(r.buf)-1)] = q
-	r.n++
-}
-
-func (r *qpRing) pop() *qp {
-	q := r.buf[r.head]
-	r.buf[r.head] = nil
-	r.head = (r.head + 1) & (len(r.buf) - 1)
-	r.n--
-	return q
 }
 
 // packet takes a packet from the pool. Its fields other than the payload are
@@ -334,9 +306,9 @@ func (e engine) reset() {
 	if b == nil {
 		return // the chip is being built
 	}
-	for _, l := range []*qpRing{&b.ready, &b.answers, &b.idle} {
+	for _, l := range []*ring[qp]{&b.ready, &b.answers, &b.idle} {
 		for i := range l.n {
-			if q := l.buf[(l.head+i)&(len(l.buf)-1)]; q.flow.f == e.f {
+			if q := l.at(i); q.flow.f == e.f {
 				q.flow.gone = true
 			}
 		}

@@ -23,7 +23,7 @@ type qpFlow struct {
 	head     uint16 // WQEBBs fetched
 	posted   uint16 // WQEBBs posted, from the doorbell record
 	enabled  uint16 // WQEBBs that SEND_EN allowed, of a slave
-	ops      opRing
+	ops      ring[sendOp]
 	cur      int
 	pending  *sendOp
 	waits    bool   // a WAIT is not satisfied yet
@@ -51,42 +51,13 @@ type qpFlow struct {
 	nakked   bool   // a sequence NAK is out: silence until the expected packet
 	stopping bool   // an error was answered: nothing is taken any more
 	busy     bool   // in the middle of a request that takes time
-	inbox    packetRing
+	inbox    ring[packet]
 	msg      message
 	recv     *recvWQE // in use while msg.recv
 	spare    bool     // recv is taken and for the next message (UC)
 	answers  answerQueue
 	saved    []savedAtomic // answers of the last atomics, for duplicates
 	oldest   int           // of them
-}
-
-// opRing is a queue of outstanding operations.
-type opRing struct {
-	buf  []*sendOp // a power of two
-	head int
-	n    int
-}
-
-func (r *opRing) at(i int) *sendOp { return r.buf[(r.head+i)&(len(r.buf)-1)] }
-
-func (r *opRing) push(o *sendOp) {
-	if r.n == len(r.buf) {
-		b := make([]*sendOp, max(8, 2*len(r.buf)))
-		for i := range r.n {
-			b[i] = r.at(i)
-		}
-		r.buf, r.head = b, 0
-	}
-	r.buf[(r.head+r.n)&(len(r.buf)-1)] = o
-	r.n++
-}
-
-func (r *opRing) pop() *sendOp {
-	o := r.buf[r.head]
-	r.buf[r.head] = nil
-	r.head = (r.head + 1) & (len(r.buf) - 1)
-	r.n--
-	return o
 }
 
 // message is a message of several packets that is arriving.

@@ -199,30 +199,3 @@ func (p *packet) checkForm() error {
 
 // psnDiff is a − b in the serial arithmetic of 24 bits.
 func psnDiff(a, b uint32) int32 { return int32((a-b)<<8) >> 8 }
-
-// packetRing is a queue of packets.
-type packetRing struct {
-	buf  []*packet // a power of two
-	head int
-	n    int
-}
-
-func (r *packetRing) push(p *packet) {
-	if r.n == len(r.buf) {
-		b := make([]*packet, max(16, 2*len(r.buf)))
-		for i := range r.n {
-			b[i] = r.buf[(r.head+i)&(len(r.buf)-1)]
-		}
-		r.buf, r.head = b, 0
-	}
-	r.buf[(r.head+r.n)&(len(r.buf)-1)] = p
-	r.n++
-}
-
-func (r *packetRing) pop() *packet {
-	p := r.buf[r.head]
-	r.buf[r.head] = nil
-	r.head = (r.head + 1) & (len(r.buf) - 1)
-	r.n--
-	return p
-}
