@@ -134,11 +134,24 @@ func (f *function) fromPeer(q *qp, p *packet) bool {
 	a := q.ctx.PrimaryAddressPath()
 	switch {
 	case a.Fl():
-		return p.to == f
+		return f.sent(p)
 	case f.chip.port == PortIB:
 		return p.slid == a.Rlid()
 	}
 	return p.sgid == gid(a.RgidRip())
+}
+
+// sent tells whether a packet bears an address of this function as its source.
+func (f *function) sent(p *packet) bool {
+	if f.chip.port == PortIB {
+		return p.slid == f.port.lid
+	}
+	for i := range f.roce {
+		if (roceEntry{f, i}).is(p.sgid, p.smac) {
+			return true
+		}
+	}
+	return false
 }
 
 // addressAV sends a datagram to the address in its entry's address vector; av is
