@@ -98,6 +98,15 @@ func (r *raw) resetState() prm.MFRLResetState {
 	return prm.AsMfrlReg(b).ResetState()
 }
 
+// TestMFRLAlone: before INIT_HCA only the function that asks is asked.
+func TestMFRLAlone(t *testing.T) {
+	r := newRaw(t, Options{Functions: 2, Clock: NewManualClock()}).to(phaseISSI)
+	require.Equal(t, syndOK, r.mfrl(mfrlStart))
+	require.Equal(t, prm.MFRLResetInNegotiation, r.resetState())
+	require.Equal(t, syndOK, r.mfrl(mfrlAnswer(mfrlAck)))
+	require.Equal(t, prm.MFRLResetInProgress, r.resetState())
+}
+
 func (r *raw) syncNote() prm.SyncResetState {
 	e := r.note()
 	require.NotNil(r.t, e)

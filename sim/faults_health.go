@@ -68,6 +68,7 @@ func healthFaults() []faultKind {
 			illArgs{waits: true, heal: rungFLR}),
 		{Fault: Fault{"health-counter", "N", "the counter goes on from N (24 bits, not 0)"}, parse: parseCounterValue, now: setCounter},
 		{Fault: Fault{"health-rate", "N", "the counter moves N times a second (1 to 1000000)"}, parse: parseCounterRate, now: setCounterRate},
+		{Fault: Fault{"health-poll", "DURATION", "DTOR says that the counter advances within that long (health_poll_to, ms or whole seconds; default 2s)"}, parse: parsePoll},
 		kind("commands-dead", when, "no command is answered, the counter moves and the link is up"+waits+" (default flr)",
 			illArgs{waits: true, heal: rungFLR}),
 		kind("nic-disabled", when, "another function disabled the interface: nic_interface reads DISABLED and firmware has forgotten this one"+waits+" (default reopen)",
@@ -77,6 +78,16 @@ func healthFaults() []faultKind {
 		kind("peer-reset", "[for=DURATION][+now][+after=DURATION]", "another function of the chip resets the firmware, which takes that long (default "+swResetTime.String()+"): nic_interface reads SW_RESET, then DISABLED; the fault strikes where a command queue is published, else after the next INIT_HCA",
 			illArgs{waits: true, lasts: swResetTime}),
 	}
+}
+
+func parsePoll(x *fault, arg string) error {
+	if err := parseDuration(x, arg); err != nil {
+		return err
+	}
+	if x.delay < time.Millisecond || x.delay > 1000*time.Second || x.delay%time.Millisecond != 0 {
+		return fmt.Errorf("%q is no number of milliseconds up to 1000s", arg)
+	}
+	return nil
 }
 
 func parseCounterValue(x *fault, arg string) error {

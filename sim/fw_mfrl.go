@@ -61,13 +61,14 @@ func writeMFRL(f *function, img []byte) synd {
 		c.reset.state = prm.MFRLResetWaitingForTrigger
 		return syndOK
 	default:
-		f.later = append(f.later, func() { c.negotiate(level) })
+		f.later = append(f.later, func() { c.negotiate(f, level) })
 		return syndOK
 	}
 }
 
-// negotiate asks every function with a driver for its consent.
-func (c *Chip) negotiate(level uint8) {
+// negotiate asks every function with a driver, and the one that started it, for
+// its consent.
+func (c *Chip) negotiate(by *function, level uint8) {
 	r := &c.reset
 	*r = fwReset{state: prm.MFRLResetInNegotiation, pending: level, round: r.round + 1}
 	if x := c.faults.find("mfrl-fails"); x != nil {
@@ -75,7 +76,7 @@ func (c *Chip) negotiate(level uint8) {
 		return
 	}
 	for _, f := range c.funcs {
-		if f.fw.phase == phaseInit {
+		if f == by || f.fw.phase == phaseInit {
 			r.waiting = append(r.waiting, f)
 			f.syncEvent(prm.SyncResetRequest)
 		}

@@ -121,6 +121,20 @@ var healthTests = map[string]func(t *testing.T, r *raw){
 		r.chip.Advance(time.Second)
 		require.EqualValues(t, 100, r.read(0x1010)-a)
 	},
+	"health-poll": func(t *testing.T, r *raw) {
+		to := func() *prm.DefaultTimeout {
+			b, y := r.reg(prm.RegDtor, nil, false)
+			require.Equal(t, syndOK, y)
+			return prm.AsDtorReg(b).HealthPollTO()
+		}
+		require.Equal(t, prm.TimeoutSeconds, to().ToMultiplier())
+		require.EqualValues(t, 2, to().ToValue())
+		r.fault("health-poll", "2500ms")
+		require.Equal(t, prm.TimeoutMilliseconds, to().ToMultiplier())
+		require.EqualValues(t, 2500, to().ToValue())
+		_, err := Parse("sim:cx5,fault=health-poll@10us")
+		require.ErrorContains(t, err, "no number of milliseconds")
+	},
 	"commands-dead": func(t *testing.T, r *raw) {
 		r.fault("commands-dead", "heal=reopen")
 		require.False(t, r.answers())

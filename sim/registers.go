@@ -113,12 +113,16 @@ func accessReg(f *function, c *call) synd {
 	return do(f, img)
 }
 
-func readDTOR(_ *function, img []byte) synd {
+func readDTOR(f *function, img []byte) synd {
 	d := prm.AsDtorReg(img)
 	*d = prm.DtorReg{}
 	// Linux's own defaults (Linux lib/tout.c), so that reading them changes nothing.
 	setTimeout(d.PCIEToggleTO(), 2*time.Second)
-	setTimeout(d.HealthPollTO(), 2*time.Second)
+	poll := 2 * time.Second
+	if x := f.chip.faults.find("health-poll"); x != nil {
+		poll = x.delay
+	}
+	setTimeout(d.HealthPollTO(), poll)
 	setTimeout(d.FullCrdumpTO(), 60*time.Second)
 	setTimeout(d.FWResetTO(), 60*time.Second)
 	setTimeout(d.FlushOnErrTO(), 2*time.Second)

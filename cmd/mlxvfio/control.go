@@ -20,6 +20,7 @@ import (
 var controlWords = []wordRow{
 	{"fault NAME[@ARG]", "raise a fault, now"},
 	{"clear [NAME]", "end a fault, or all of them"},
+	{"power-cycle", "take the power away from the device and give it back, as a cold reset does"},
 	{"state", "what firmware holds: phase, pages, objects, faults"},
 }
 
@@ -94,6 +95,12 @@ func obey(m *server, words []string) (string, error) {
 			return "", errors.New("want: clear [NAME]")
 		}
 		return "", m.chip.ClearFault(strings.Join(args, ""))
+	case "power-cycle":
+		if len(args) > 0 {
+			return "", errors.New("want: power-cycle")
+		}
+		m.chip.PowerCycle()
+		return "", nil
 	case "state":
 		if len(args) > 0 {
 			return "", errors.New("want: state")

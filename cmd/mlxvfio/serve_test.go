@@ -55,6 +55,8 @@ func TestServe(t *testing.T) {
 		require.Equal(t, "off", f.State.Phase)
 		require.NotZero(t, f.Counters.Interrupts)
 	}
+	require.Equal(t, "ok\n", works(t, "tell", ctl, "power-cycle"))
+	refuses(t, cli(t, "tell", ctl, "power-cycle", "twice"), exitFailed, "want: power-cycle")
 	refuses(t, cli(t, "tell", ctl, "fault", "nosuch"), exitFailed, "nosuch", "lost-irq")
 	refuses(t, cli(t, "tell", ctl, "sing"), exitFailed, "sing", "state")
 
