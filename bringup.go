@@ -156,7 +156,10 @@ func (h *HCA) upCommandQueue(ctx context.Context) (string, error) {
 func (h *HCA) downCommandQueue(_ context.Context, live bool) error {
 	var errs []error
 	if n := h.quarantined(); live && n > 0 {
-		errs = h.isolate(fmt.Errorf("%d commands were never completed", n))
+		cause := fmt.Errorf("%d commands were never completed", n)
+		if errs = h.isolate(cause); h.parked {
+			return errors.Join(append(errs, cause)...)
+		}
 	} else if live {
 		if err := h.dev.SetBusMaster(false); err != nil && !errors.Is(err, vfio.ErrGone) {
 			return err // what isolates the device, and comes back here

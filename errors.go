@@ -58,7 +58,10 @@ type CloseError struct {
 	// Loose says that the device could neither be kept off the bus nor be reset,
 	// and that the address space is shared: the memory that it may still reach
 	// stays allocated there.
-	Loose  bool
+	Loose bool
+	// Parked says that the function belongs to a Recoverable: it was cut off without
+	// a reset, and its memory stays mapped until the Recoverable has reset it.
+	Parked bool
 	Ledger PageLedger
 }
 
@@ -66,6 +69,8 @@ type CloseError struct {
 func (e *CloseError) Error() string {
 	how := "the memory is free; the device can be opened again"
 	switch {
+	case e.Parked:
+		how = "it is off the bus, and its memory stays mapped until a reset; recover it, or close its Recoverable"
 	case e.Loose:
 		how = "the device may still reach the memory it was given, which stays allocated in the shared address space; close every function of it, then the space, before the device is opened again"
 	case e.Reset:

@@ -63,8 +63,10 @@ type HCA struct {
 	live  bool
 	reset bool // the function was reset by isolate
 	loose bool // isolate could not keep it from memory that others may get
-	done  int
-	times []StageEvent
+	// parked: isolate has left everything as it was but bus mastering, for release.
+	parked bool
+	done   int
+	times  []StageEvent
 
 	mu      sync.Mutex
 	caps    map[prm.CapType]*Capability
@@ -83,6 +85,16 @@ type HCA struct {
 // its teardown (register DTOR, 3 s where it does not say). What has not been
 // undone by then is cut off and reset.
 func Open(ctx context.Context, t vfio.Transport, o Options) (*HCA, error) {
+	h, err := open(ctx, t, o)
+	if err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// open is Open. After an error with Options.park it answers the HCA if that is
+// parked: its memory has to be released.
+func open(ctx context.Context, t vfio.Transport, o Options) (*HCA, error) {
 	o.defaults()
 	h := &HCA{
 		o: o, log: o.Logger, t: t, live: true, closed: make(chan struct{}),
@@ -118,6 +130,9 @@ func Open(ctx context.Context, t vfio.Transport, o Options) (*HCA, error) {
 		}
 	}
 	se.Ledger = h.Ledger()
+	if h.parked {
+		return h, se
+	}
 	return nil, se
 }
 

@@ -89,6 +89,13 @@ func (s *monitorSet) add(m *health.Monitor) bool {
 	return true
 }
 
+// list is those that were added, ended ones perhaps among them.
+func (s *monitorSet) list() []*health.Monitor {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.all)
+}
+
 // stop ends them and waits for them.
 func (s *monitorSet) stop() {
 	s.mu.Lock()

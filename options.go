@@ -91,6 +91,12 @@ type Options struct {
 	// of Open or Close.
 	OnStage func(StageEvent)
 
+	// park makes a device that cannot be asked any more keep its memory, without a
+	// reset: whoever recovers it says when it may be freed.
+	park bool
+	// upTo names the last stage of a bring-up that stops half-way.
+	upTo string
+
 	// skipUndo names a stage whose undo is left out: a leak planted by the test
 	// that proves that leaks are found.
 	skipUndo string

@@ -96,6 +96,9 @@ func (h *HCA) runUp(ctx context.Context) (int, error) {
 		if err != nil {
 			return i, err
 		}
+		if st.name == h.o.upTo {
+			break
+		}
 	}
 	return -1, nil
 }
@@ -108,6 +111,9 @@ func (h *HCA) runDown(ctx context.Context) []error {
 	for ; h.done > 0; h.done-- {
 		i := h.done - 1
 		st := &bringUp[i]
+		if h.parked {
+			return errs // the rest waits for release
+		}
 		if st.down == nil || st.name == h.o.skipUndo {
 			continue
 		}
@@ -116,9 +122,14 @@ func (h *HCA) runDown(ctx context.Context) []error {
 		if err != nil && h.live && !isHostOnly(err) {
 			errs = append(errs, fmt.Errorf("undo %s: %w", st.name, err))
 			errs = append(errs, h.isolate(err)...)
+			if h.parked {
+				return errs // this stage included
+			}
 			if again := st.down(h, ctx, false); again != nil {
 				errs = append(errs, fmt.Errorf("undo %s: %w", st.name, again))
 			}
+		} else if h.parked {
+			return append(errs, err) // the stage itself found the device lost
 		} else if err != nil {
 			errs = append(errs, fmt.Errorf("undo %s: %w", st.name, err))
 		}

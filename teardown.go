@@ -57,8 +57,8 @@ func (h *HCA) Close(ctx context.Context) error {
 	}
 	ce.Errs = append(ce.Errs, h.runDown(ctx)...)
 	h.hub.close()
-	ce.Ledger, ce.Reset, ce.Loose = h.Ledger(), h.reset, h.loose
-	if ce.Ledger.Outstanding != 0 && !hasLedgerError(ce.Errs) {
+	ce.Ledger, ce.Reset, ce.Loose, ce.Parked = h.Ledger(), h.reset, h.loose, h.parked
+	if ce.Ledger.Outstanding != 0 && !hasLedgerError(ce.Errs) && !h.parked {
 		ce.Errs = append(ce.Errs, &LedgerError{ce.Ledger})
 	}
 	if len(ce.Errs) == 0 {
@@ -166,6 +166,9 @@ func (h *HCA) isolate(cause error) []error {
 	}
 	if h.worker != nil {
 		h.worker.stop(true)
+	}
+	if h.o.park {
+		return h.leaveParked(cause)
 	}
 	off := h.dev.SetBusMaster(false)
 	gone := errors.Is(off, vfio.ErrGone)

@@ -76,7 +76,7 @@ func New(o Options) (*Chip, error) {
 		c.funcs = append(c.funcs, f)
 	}
 	for _, f := range c.funcs {
-		f.domain.unmapped = c.unmapped
+		f.domain.unmapped = func(iova, end uint64) { c.unmapped(f.domain, iova, end) }
 		f.powerOn()
 	}
 	c.clearHealth()
@@ -135,11 +135,11 @@ func (c *Chip) Close() error {
 
 // unmapped is called when host memory goes away: pages there that firmware may
 // still use are a driver's mistake, and counted. After TEARDOWN_HCA it uses none.
-func (c *Chip) unmapped(iova, end uint64) {
+func (c *Chip) unmapped(d *domain, iova, end uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, f := range c.funcs {
-		if f.fw.phase == phaseTornDown {
+		if f.domain != d || f.fw.phase == phaseTornDown {
 			continue
 		}
 		f.count.PagesUnmapped += uint64(f.fw.ledger.within(iova, end))

@@ -1,0 +1,70 @@
+package mlxvfio
+
+import (
+	"context"
+
+	"github.com/mlxvfio/mlxvfio/health"
+	"github.com/mlxvfio/mlxvfio/internal/prm"
+)
+
+// Monitor starts a health monitor that lives through recoveries: it is told when
+// one begins and ends, and then watches the new life. Of o, what is left zero is
+// filled in as HCA.Monitor does. It runs until ctx is over, its Stop is called, or
+// the Recoverable is closed. A verdict that the function is lost ends the commands
+// of the life that is going on.
+func (r *Recoverable) Monitor(ctx context.Context, o health.Options) (*health.Monitor, error) {
+	h := r.HCA()
+	o.Window = r.bar
+	if o.Device == "" {
+		o.Device = r.dev.Info().Name
+	}
+	if o.HealthPoll == 0 {
+		r.mu.Lock()
+		o.HealthPoll = r.timeouts.HealthPoll
+		r.mu.Unlock()
+	}
+	if h != nil {
+		o.Owner = true
+		o.AfterReset = o.AfterReset || !h.o.SkipReset && h.dev.Info().CanReset
+		if o.Commands == nil {
+			o.Commands = h.conn
+		}
+		if o.Registers == nil && h.general().McamReg() {
+			o.Registers = liveRegisters{r}
+		}
+	}
+	if o.Logger == nil {
+		o.Logger = r.o.Logger
+	}
+	told := o.OnVerdict
+	o.OnVerdict = func(v health.Verdict) {
+		if h := r.HCA(); h != nil && v.Lost() {
+			h.conn.Dead(&health.VerdictError{Device: o.Device, Verdict: v})
+		}
+		if told != nil {
+			told(v)
+		}
+	}
+	m, err := health.New(o)
+	if err != nil {
+		return nil, err
+	}
+	if !r.monitors.add(m) {
+		return nil, ErrClosed
+	}
+	if err := m.Start(ctx); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// liveRegisters reads registers of the life that is going on.
+type liveRegisters struct{ r *Recoverable }
+
+func (l liveRegisters) ReadRegister(ctx context.Context, id prm.RegisterID, image []byte) error {
+	h := l.r.HCA()
+	if h == nil {
+		return ErrClosed
+	}
+	return h.conn.ReadRegister(ctx, id, image)
+}

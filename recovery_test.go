@@ -1,0 +1,402 @@
+package mlxvfio_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mlxvfio/mlxvfio"
+	"github.com/mlxvfio/mlxvfio/health"
+	"github.com/mlxvfio/mlxvfio/health/blackbox"
+	"github.com/mlxvfio/mlxvfio/internal/drivertest"
+	"github.com/mlxvfio/mlxvfio/sim"
+	"github.com/mlxvfio/mlxvfio/vfio"
+)
+
+func agree([]vfio.HotResetFunction) error { return nil }
+
+// recoverable opens function 0 of a model under a Recoverable.
+func recoverable(t *testing.T, c *sim.Chip, o mlxvfio.Options) *mlxvfio.Recoverable {
+	t.Helper()
+	r, err := mlxvfio.NewRecoverable(c.Function(0), o)
+	require.NoError(t, err)
+	_, err = r.Open(t.Context())
+	require.NoError(t, err)
+	return r
+}
+
+// balancedAll checks the accounts of all lives, and what the model saw.
+func balancedAll(t *testing.T, c *sim.Chip, r *mlxvfio.Recoverable) {
+	t.Helper()
+	for _, l := range r.Ledgers() {
+		drivertest.Balanced(t, l)
+	}
+	spotless(c, 0)(t)
+}
+
+// sickness is a fault and what the ladder makes of it.
+type sickness struct {
+	fault, arg string
+	by         health.Rung // RungNone: nothing helps
+	cold       bool
+}
+
+var sicknesses = []sickness{
+	{"fatal", "now", health.RungSWReset, false},
+	{"fatal", "HW_FATAL_ERR+now", health.RungSWReset, false},
+	{"fatal", "now+heal=flr", health.RungFLR, false},
+	{"fatal", "now+heal=hot-reset", health.RungHotReset, false},
+	{"fatal", "now+heal=mfrl", health.RungNone, true}, // dead firmware takes no command
+	{"health-stuck", "heal=reopen", health.RungReopen, false},
+	{"health-stuck", "heal=flr", health.RungFLR, false},
+	{"health-stuck", "heal=mfrl", health.RungMFRL, false},
+	{"health-stuck", "", health.RungNone, true},
+	{"fatal", "now+heal=cold", health.RungNone, true},
+	{"fatal", "now+crr", health.RungNone, true},
+	{"stall", "now", health.RungSWReset, false},
+	{"stall", "now+heal=flr", health.RungFLR, false},
+	{"stall", "now+heal=hot-reset", health.RungHotReset, false},
+	{"stall", "DEAD_IRISC+now", health.RungSWReset, false},
+	{"commands-dead", "now", health.RungFLR, false},
+	{"commands-dead", "now+heal=sw-reset", health.RungSWReset, false},
+	{"commands-dead", "now+heal=hot-reset", health.RungHotReset, false},
+	{"nic-disabled", "now", health.RungReopen, false},
+	{"nic-sw-reset", "now", health.RungFLR, false},
+	{"nic-sw-reset", "now+heal=hot-reset", health.RungHotReset, false},
+	{"peer-reset", "now", health.RungReopen, false},
+	{"peer-reset", "now+for=5s", health.RungReopen, false},
+	{"health-all-ones", "now", health.RungFLR, false},
+	{"syndrome", "HIGH_TEMP_ERR", health.RungReopen, false},
+	{"", "", health.RungReopen, false},
+}
+
+// TestRecoverSimulated: each way of being sick ends with a function that works, or
+// with an honest word; the pages of every life balance, the device never touches
+// memory that was taken away, and nothing of the host is left.
+func TestRecoverSimulated(t *testing.T) {
+	for _, s := range sicknesses {
+		t.Run(s.fault+" "+s.arg, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := chip(t, "sim:cx5")
+				base := drivertest.Now()
+				tr := c.Function(0)
+				w := drivertest.Watch(tr)
+				// Watched hides the slot's reset; the model's is put back.
+				r, err := mlxvfio.NewRecoverable(withSlot{w, tr.(vfio.HotResetter)}, mlxvfio.Options{})
+				require.NoError(t, err)
+				h, err := r.Open(t.Context())
+				require.NoError(t, err)
+				if s.fault != "" {
+					require.NoError(t, c.SetFault(s.fault, s.arg))
+				}
+				path := filepath.Join(t.TempDir(), "box")
+				rep, err := r.Recover(t.Context(), health.RecoverOptions{
+					MaxLevel: health.RungCold, Consent: agree,
+					BlackBox: func(ctx context.Context) (string, error) {
+						return path, r.SaveBlackBox(ctx, path, r.Evidence(nil, "test"))
+					},
+				})
+				js, _ := json.MarshalIndent(rep, "", " ")
+				require.Equal(t, s.by, rep.By, "%s\n%v", js, err)
+				require.Equal(t, s.cold, rep.ColdReset)
+				box, berr := blackbox.Read(path)
+				require.NoError(t, berr)
+				require.Empty(t, box.Damage)
+				for _, name := range []string{health.SectionRaw, health.SectionCommands, health.SectionHexdump, health.SectionLedger, health.SectionCaps, health.SectionSegment, health.SectionFirmware} {
+					_, ok := box.Section(name)
+					require.True(t, ok, name)
+				}
+				if s.by != health.RungNone {
+					require.NoError(t, err)
+					require.NotSame(t, h, r.HCA())
+					require.NoError(t, r.HCA().Conn().NOP(t.Context()))
+					_, err = r.HCA().OpenData(t.Context(), mlxvfio.DataOptions{})
+					require.NoError(t, err)
+				} else {
+					require.ErrorIs(t, err, health.ErrColdReset)
+				}
+				require.Error(t, h.Conn().NOP(t.Context()), "the old life is over")
+				err = r.Close(t.Context())
+				var left *mlxvfio.LeftError
+				if err != nil && !errors.As(err, &left) && s.by != health.RungNone {
+					require.NoError(t, err)
+				}
+				balancedAll(t, c, r)
+				w.Check(t)
+				base.Check(t)
+			})
+		})
+	}
+}
+
+// withSlot adds the reset of a slot to a transport that hides it.
+type withSlot struct {
+	vfio.Transport
+	vfio.HotResetter
+}
+
+// TestParkedMemoryStays: from the moment the device is cut off until a reset has
+// worked, it is off the bus and everything it may know of stays mapped.
+func TestParkedMemoryStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := chip(t, "sim:cx5")
+		r := recoverable(t, c, mlxvfio.Options{})
+		before := c.State(0).Mappings
+		require.Positive(t, before)
+		require.NoError(t, c.SetFault("fatal", "now+heal=hot-reset"))
+		seen := map[string]int{}
+		_, err := r.Recover(t.Context(), health.RecoverOptions{MaxLevel: health.RungHotReset, OnStep: func(g health.Rung, s health.RecoveryStep) {
+			if s.Step == "open" || s.Step == "well" {
+				return
+			}
+			seen[g.String()]++
+			require.Equal(t, before, c.State(0).Mappings, "%v: %s", g, s.Step)
+			var cmd [2]byte
+			require.NoError(t, r.Device().ReadConfig(4, cmd[:]))
+			require.Zero(t, cmd[0]&4, "bus master at %v: %s", g, s.Step)
+		}})
+		require.NoError(t, err)
+		require.Len(t, seen, 3, "sw-reset, flr, hot-reset")
+		require.NoError(t, r.Close(t.Context()))
+		balancedAll(t, c, r)
+		require.Len(t, r.Ledgers(), 2)
+		require.Positive(t, r.Ledgers()[0].Dropped, "the reset ended the claims of the first life")
+	})
+}
+
+// TestReopenNeverResets: a device that does not let go is not reset by a ladder
+// that ends at reopen; Close does it then.
+func TestReopenNeverResets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := chip(t, "sim:cx5")
+		r := recoverable(t, c, mlxvfio.Options{})
+		resets, mapped := c.Counters(0).Resets, c.State(0).Mappings
+		require.NoError(t, c.SetFault("stall", "now"))
+		rep, err := r.Recover(t.Context(), health.RecoverOptions{MaxLevel: health.RungReopen})
+		require.ErrorIs(t, err, health.ErrNotRecovered)
+		require.Equal(t, health.RungSWReset, rep.Next)
+		require.Contains(t, err.Error(), "sw-reset")
+		require.Equal(t, resets, c.Counters(0).Resets)
+		require.Nil(t, r.HCA())
+		require.Equal(t, mapped, c.State(0).Mappings)
+		_, err = r.Open(t.Context())
+		require.ErrorIs(t, err, vfio.ErrInUse)
+		require.ErrorContains(t, err, "recover it")
+
+		// A second try, with more allowed, goes on from there.
+		rep, err = r.Recover(t.Context(), health.RecoverOptions{MaxLevel: health.RungSWReset})
+		require.NoError(t, err)
+		require.Equal(t, health.RungSWReset, rep.By)
+		require.NoError(t, r.HCA().Conn().NOP(t.Context()))
+
+		require.NoError(t, c.SetFault("stall", "now"))
+		_, err = r.Recover(t.Context(), health.RecoverOptions{MaxLevel: health.RungReopen})
+		require.Error(t, err)
+		require.NoError(t, r.Close(t.Context()))
+		require.Greater(t, c.Counters(0).Resets, resets)
+		balancedAll(t, c, r)
+		require.Len(t, r.Ledgers(), 2)
+	})
+}
+
+// TestRecoverWhatNeverCameUp: the first bring-up fails, and the ladder helps.
+func TestRecoverWhatNeverCameUp(t *testing.T) {
+	for _, tt := range []struct {
+		fault, arg string
+		by         health.Rung
+	}{
+		{"nic-sw-reset", "now", health.RungFLR},
+		{"fatal", "now+heal=hot-reset", health.RungHotReset},
+		{"all-ones", "5s", health.RungNone},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c := chip(t, "sim:cx5")
+			r, err := mlxvfio.NewRecoverable(c.Function(0), mlxvfio.Options{SkipReset: true, CommandTimeout: time.Second})
+			require.NoError(t, err)
+			if tt.fault == "all-ones" {
+				require.NoError(t, c.SetFault(tt.fault, "1"))
+			} else {
+				require.NoError(t, c.SetFault(tt.fault, tt.arg))
+			}
+			_, err = r.Open(t.Context())
+			require.Error(t, err, tt.fault)
+			require.Nil(t, r.HCA())
+			if tt.by == health.RungNone {
+				go func() { time.Sleep(10 * time.Second); _ = c.ClearFault("all-ones") }()
+			}
+			rep, err := r.Recover(t.Context(), health.RecoverOptions{MaxLevel: health.RungHotReset, Consent: agree})
+			require.NoError(t, err, tt.fault)
+			if tt.by != health.RungNone {
+				require.Equal(t, tt.by, rep.By)
+			} else {
+				require.Equal(t, health.RungReopen, rep.By, "it came back by itself and was waited for")
+			}
+			require.NoError(t, r.HCA().Conn().NOP(t.Context()))
+			require.NoError(t, r.Close(t.Context()))
+			balancedAll(t, c, r)
+		})
+	}
+}
+
+// TestOneResetsTheOtherNotices: two functions of a chip; the one that recovers by a
+// software reset takes the other down, whose monitor says so and whose ladder sends
+// no reset of its own.
+func TestOneResetsTheOtherNotices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, err := sim.Parse("sim:cx5")
+		require.NoError(t, err)
+		o.Functions = 2
+		c, err := sim.New(o)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, c.Close()) }()
+		var rs [2]*mlxvfio.Recoverable
+		for i := range rs {
+			rs[i], err = mlxvfio.NewRecoverable(c.Function(i), mlxvfio.Options{})
+			require.NoError(t, err)
+			_, err = rs[i].Open(t.Context())
+			require.NoError(t, err)
+		}
+		m, err := rs[1].Monitor(t.Context(), health.Options{Period: 100 * time.Millisecond})
+		require.NoError(t, err)
+		time.Sleep(5 * time.Second)
+		require.Equal(t, health.Healthy, m.Verdict().State)
+
+		rep, err := rs[0].Recover(t.Context(), health.RecoverOptions{MaxLevel: health.RungSWReset, Verdict: health.Verdict{Condition: health.FatalRFR}})
+		require.NoError(t, err)
+		require.Equal(t, health.RungSWReset, rep.By)
+		time.Sleep(time.Second)
+		v := m.Verdict()
+		require.Equal(t, health.NICDisabled, v.Condition)
+		require.Error(t, rs[1].HCA().Conn().NOP(t.Context()), "commands of the other end with the verdict")
+
+		resets := c.Counters(0).Resets
+		rep, err = rs[1].Recover(t.Context(), health.RecoverOptions{MaxLevel: health.RungCold, Consent: agree, Verdict: v})
+		require.NoError(t, err)
+		require.Equal(t, health.RungReopen, rep.By)
+		require.Equal(t, resets, c.Counters(0).Resets)
+		require.NoError(t, rs[0].HCA().Conn().NOP(t.Context()), "the first goes on")
+		require.NoError(t, rs[1].HCA().Conn().NOP(t.Context()))
+		time.Sleep(5 * time.Second)
+		require.Equal(t, health.Healthy, m.Verdict().State, "%+v", m.Verdict())
+		for _, r := range rs {
+			require.NoError(t, r.Close(t.Context()))
+		}
+		balancedAll(t, c, rs[0])
+		balancedAll(t, c, rs[1])
+	})
+}
+
+// TestMonitorAndRecorderThroughRecovery: a monitor sees the failure, the recovery
+// and the new life, and a recorder keeps every sample of it.
+func TestMonitorAndRecorderThroughRecovery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := chip(t, "sim:cx5")
+		r := recoverable(t, c, mlxvfio.Options{})
+		path := filepath.Join(t.TempDir(), "rec")
+		rec, err := blackbox.NewRecorder(path, blackbox.RecorderOptions{RecordBytes: health.SampleSize, Records: 64})
+		require.NoError(t, err)
+		var buf []byte
+		states := map[health.State]bool{}
+		m, err := r.Monitor(t.Context(), health.Options{Period: 100 * time.Millisecond, OnSample: func(s health.Sample, v health.Verdict) {
+			states[v.State] = true
+			buf = health.AppendSample(buf[:0], &s, v.State)
+			if err := rec.Append(buf); err != nil {
+				panic(err)
+			}
+		}})
+		require.NoError(t, err)
+		time.Sleep(4 * time.Second)
+		require.NoError(t, c.SetFault("fatal", "HW_FATAL_ERR+now"))
+		time.Sleep(300 * time.Millisecond)
+		require.Equal(t, health.FatalRFR, m.Verdict().Condition)
+		e := r.Evidence(m, "fatal")
+		require.NoError(t, rec.Update(e.Collect(t.Context())))
+		_, err = r.Recover(t.Context(), health.RecoverOptions{MaxLevel: health.RungSWReset, Verdict: m.Verdict()})
+		require.NoError(t, err)
+		time.Sleep(4 * time.Second)
+		require.Equal(t, health.Healthy, m.Verdict().State, "%+v", m.Verdict())
+		require.True(t, states[health.Fatal] && states[health.Recovering] && states[health.Healthy], "%v", states)
+		require.NoError(t, r.Close(t.Context()))
+		require.NoError(t, rec.Close())
+		balancedAll(t, c, r)
+
+		box, err := blackbox.Read(path)
+		require.NoError(t, err)
+		require.Empty(t, box.Damage)
+		require.Len(t, box.Samples, 64)
+		s, st, ok := health.ParseSample(box.Samples[63])
+		require.True(t, ok)
+		require.Equal(t, health.Healthy, st)
+		require.NotZero(t, s.Counter())
+		sec, ok := box.Section(health.SectionReport)
+		require.True(t, ok)
+		require.Contains(t, string(sec.Data), "HW_FATAL_ERR")
+	})
+}
+
+// TestRecoverableMisuse: closed twice, opened twice, closed beside it.
+func TestRecoverableMisuse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := chip(t, "sim:cx5")
+		r := recoverable(t, c, mlxvfio.Options{})
+		_, err := r.Open(t.Context())
+		require.ErrorIs(t, err, vfio.ErrExists)
+		require.NoError(t, r.HCA().Close(t.Context()))
+		h, err := r.Open(t.Context())
+		require.NoError(t, err, "the HCA was closed by its user: a new life begins")
+
+		// The user closes a dead one: it is parked, not reset.
+		require.NoError(t, c.SetFault("stall", "now"))
+		h.Conn().Dead(errPlanned)
+		err = h.Close(t.Context())
+		var ce *mlxvfio.CloseError
+		require.ErrorAs(t, err, &ce)
+		require.True(t, ce.Parked)
+		require.Contains(t, err.Error(), "stays mapped until a reset")
+		require.Positive(t, c.State(0).Mappings)
+		rep, err := r.Recover(t.Context(), health.RecoverOptions{MaxLevel: health.RungSWReset})
+		require.NoError(t, err)
+		require.Equal(t, health.RungSWReset, rep.By)
+
+		require.NoError(t, r.Close(t.Context()))
+		require.NoError(t, r.Close(t.Context()))
+		_, err = r.Open(t.Context())
+		require.ErrorIs(t, err, vfio.ErrClosed)
+		_, err = r.Recover(t.Context(), health.RecoverOptions{})
+		require.ErrorIs(t, err, vfio.ErrClosed)
+		balancedAll(t, c, r)
+	})
+}
+
+// TestSharedSpaceRecovery: in an address space that others use, a recovery gives
+// back what the dead life held, and nothing else.
+func TestSharedSpaceRecovery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := chip(t, "sim:cx5")
+		tr := c.Function(0)
+		space, err := vfio.NewAddressSpace(tr.DMA(), vfio.SpaceOptions{Memory: vfio.MemoryHeap})
+		require.NoError(t, err)
+		mine, err := space.Alloc(4096, vfio.BufferOptions{Name: "mine"})
+		require.NoError(t, err)
+		r, err := mlxvfio.NewRecoverable(tr, mlxvfio.Options{Space: space})
+		require.NoError(t, err)
+		_, err = r.Open(t.Context())
+		require.NoError(t, err)
+		live := space.Stats().LiveBuffers
+		require.NoError(t, c.SetFault("fatal", "now"))
+		_, err = r.Recover(t.Context(), health.RecoverOptions{MaxLevel: health.RungSWReset})
+		require.NoError(t, err)
+		require.Equal(t, live, space.Stats().LiveBuffers)
+		require.NoError(t, r.Close(t.Context()))
+		require.Equal(t, 1, space.Stats().LiveBuffers)
+		require.NoError(t, mine.Free())
+		require.NoError(t, space.Close())
+		balancedAll(t, c, r)
+	})
+}
