@@ -88,7 +88,7 @@ var allowed = map[string][]string{
 	"tracer":           {"tracer/capture", "tracer/trace", "cmdif", "vfio", "internal/prm", "internal/mmio"},
 	"health":           {"health/blackbox", "initseg", "cmdif", "vfio", "internal/prm"},
 	"health/blackbox":  {},
-	"mlxvfio":          {"atomics", "tracer", "tracer/capture", "tracer/trace", "health", "queues", "cmdif", "initseg", "vfio", "internal/prm"},
+	"mlxvfio":          {"atomics", "tracer", "tracer/capture", "tracer/trace", "health", "health/blackbox", "queues", "cmdif", "initseg", "vfio", "internal/prm"},
 	"sim":              {"vfio", "internal/prm"},
 	"internal/vfiouser": {
 		"vfio",
