@@ -30,6 +30,7 @@ type Chip struct {
 	fabric *fabric
 	funcs  []*function
 	faults faultSet
+	tracer tracer
 	born   time.Time // power-on: timers count from here
 	health health
 	late   []lateEffect
@@ -64,6 +65,7 @@ func New(o Options) (*Chip, error) {
 	c.born = c.sched.clock.Now()
 	c.health = health{base: 1, since: c.born, rate: defaultHealthRate}
 	c.fabric = newFabric(c)
+	c.tracer.init(c)
 	var shared *domain
 	for i := range max(1, o.Functions) {
 		f := newFunction(c, i)
@@ -198,8 +200,9 @@ type State struct {
 	QPs          int      `json:"qps"`
 	SRQs         int      `json:"srqs"` // SRQs, RMPs and XRC SRQs
 	XRCDs        int      `json:"xrcds"`
-	Counters     int      `json:"q_counters"` // Q counters
-	Mappings     int      `json:"mappings"`   // of the function's I/O address space
+	Counters     int      `json:"q_counters"`   // Q counters
+	TracerOwned  int      `json:"tracer_owned"` // 1: the function owns the firmware tracer
+	Mappings     int      `json:"mappings"`     // of the function's I/O address space
 	MapCalls     uint64   `json:"map_calls"`
 	Vectors      int      `json:"vectors"` // attached
 	Handles      int      `json:"handles"` // open transports
@@ -222,6 +225,9 @@ func (c *Chip) State(i int) State {
 	f.domain.mu.RLock()
 	s.MapCalls = f.domain.mapCalls
 	f.domain.mu.RUnlock()
+	if c.tracer.owner == f {
+		s.TracerOwned = 1
+	}
 	for b := f.inFlight; b != 0; b &= b - 1 {
 		s.InFlight++
 	}

@@ -15,6 +15,9 @@
 //	        completion queues (cqobj.go)    objects (objects.go), pages, capabilities, registers,
 //	        data engine (dataEngine)        keys (mkey.go), queues (fw_cq.go, fw_qp.go, fw_srq.go)
 //
+// All functions of a chip share its firmware tracer (tracer.go), which writes
+// what firmware does into the memory of the one that owns it.
+//
 // The firmware half owns the objects of the data path and their states
 // (cqobj.go, qpobj.go, srqobj.go, qpstate.go); the engine behind the interface
 // dataEngine moves the data. Locks: a chip's lock guards its functions, objects

@@ -64,7 +64,7 @@ func init() {
 		kind("pages-negative", "N", "firmware offers N pages back at run time: now, or as soon as an event queue listens", parseNumber(31), morePages(-1)),
 		kind("all-ones", "[N|DURATION][+heal=RUNG]", "every read gives all ones and writes vanish, at once or from the n-th BAR access or a time on, until the fault is cleared or a reset that reaches so far", parseAllOnes, startAllOnes),
 	}
-	faultTable = slices.Concat(faultTable, healthFaults(), resetFaults(), vscFaults(), environmentFaults(), dataFaults())
+	faultTable = slices.Concat(faultTable, healthFaults(), resetFaults(), vscFaults(), environmentFaults(), dataFaults(), tracerFaults())
 }
 
 // Faults lists the faults by name.

@@ -378,8 +378,8 @@ func TestISSIZero(t *testing.T) {
 
 // TestFaults: each fault of firmware does what its table says.
 func TestFaults(t *testing.T) {
-	data := map[string]bool{} // tested with the data engine
-	for _, k := range dataFaults() {
+	data := map[string]bool{}                                   // tested with the data engine…
+	for _, k := range append(dataFaults(), tracerFaults()...) { // and with the tracer
 		data[k.Name] = true
 	}
 	require.Len(t, faultTests, len(Faults())-len(data))

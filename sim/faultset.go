@@ -50,6 +50,7 @@ func (c *Chip) ClearFault(name string) error {
 	c.settle()
 	c.faults.remove(name)
 	c.forget(name)
+	c.tracer.cleared()
 	c.log.Info("fault cleared", "fault", name)
 	return nil
 }

@@ -66,6 +66,7 @@ func (f *function) resetFirmware() {
 // and commands in flight are forgotten, configuration space and the published
 // queue stay.
 func (f *function) stopFirmware() {
+	f.chip.tracer.say(traceCore, msgStopped, uint32(f.index))
 	f.dropCommands()
 	f.resetFirmware()
 }
@@ -202,6 +203,7 @@ func (f *function) traceCall(c *call, status prm.CommandStatus) {
 	if c.op == prm.OpAccessReg && len(c.in) >= prm.AccessRegisterInSize {
 		reg = prm.AsAccessRegisterIn(c.in).RegisterID().String()
 	}
+	f.chip.tracer.traceCommand(f, c, status, binary.BigEndian.Uint32(c.out[4:]))
 	f.trace(c.op, c.opMod, reg, prm.DeliveryOK, status, binary.BigEndian.Uint32(c.out[4:]))
 }
 

@@ -92,6 +92,7 @@ func initHCA(f *function, c *call) synd {
 	}
 	f.fw.checksum = prm.AsCmdHCACap(f.caps.current(prm.CapGeneral)).CmdifChecksum() == checksumsEnabled
 	f.fw.phase = phaseInit
+	f.chip.tracer.say(traceCore, msgUp, uint32(f.index), uint32(f.fw.ledger.len()))
 	f.later = append(f.later, f.strike)
 	return syndOK
 }

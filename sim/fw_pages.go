@@ -163,6 +163,7 @@ func (f *function) requestPages(n int) bool {
 		return false
 	}
 	f.fw.extra += n
+	f.chip.tracer.say(tracePages, msgPages, uint32(f.index), uint32(int32(n)))
 	return f.pageEvent(n, false)
 }
 

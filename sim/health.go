@@ -80,6 +80,7 @@ func (c *Chip) complain(s prm.HealthSyndrome) {
 	b.SetTime(uint32(c.sched.clock.Now().Unix()))
 	b.SetValid(true)
 	b.SetSeverity(prm.SeverityWarning)
+	c.tracer.traceHealth(b)
 }
 
 // readHealth reads one dword of the buffer.

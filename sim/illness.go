@@ -232,6 +232,9 @@ func (c *Chip) begin(x *fault) {
 
 // fallIll puts an illness in force.
 func (c *Chip) fallIll(i *illness, at time.Time) {
+	if i.buf != nil {
+		c.tracer.traceHealth(i.buf)
+	}
 	c.health.ills = append(c.health.ills, i)
 	if i.buf != nil {
 		c.clearHealth()

@@ -48,6 +48,7 @@ func init() {
 // dropObjects forgets all objects and sizes the number spaces by the
 // capabilities in force.
 func (f *function) dropObjects() {
+	f.chip.tracer.forget(f)
 	g := prm.AsCmdHCACap(f.chip.prof.caps(f.chip.port).max.get(prm.CapGeneral))
 	eqs := limitOf(g.LogMaxEQ())
 	if n := uint32(g.MaxNumEqs()); n != 0 {

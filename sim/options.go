@@ -55,9 +55,11 @@ type Options struct {
 	Firmware Version
 	// Faults are raised from the start.
 	Faults []FaultSpec
-	// Load is the number of commands a second that busy firmware serves: each
-	// command then takes a random time of mean 1/Load and commands complete out
-	// of order. 0 answers on the doorbell.
+	// Load is how busy firmware is, in commands a second and in messages of its
+	// trace a second: each command takes a random time of mean 1/Load, so that
+	// commands complete out of order, and while a function traces, messages of
+	// known content (LoadMessage) come at that rate. 0 answers on the doorbell and
+	// traces only what firmware does.
 	Load float64
 	// Seed decides every random choice.
 	Seed uint64

@@ -99,6 +99,11 @@ func (c *Chip) SetLink(i int, up bool) {
 
 // portChanged posts the event of a port that went up or down.
 func (f *function) portChanged() {
+	up := uint32(0)
+	if f.linkUp() {
+		up = 1
+	}
+	f.chip.tracer.say(traceCore, msgLink, uint32(f.index), up)
 	eq := f.eventEQ(prm.EventPortChange)
 	if eq == nil {
 		return

@@ -50,7 +50,7 @@ func TestRegisters(t *testing.T) {
 	require.True(t, mask.Mrtc())
 	require.True(t, mask.Mfrl())
 	require.True(t, mask.Mtmp())
-	require.Zero(t, mask.TracerRegisters())
+	require.EqualValues(t, 0xf, mask.TracerRegisters())
 	_, y = r.reg(prm.RegMcam, func(img []byte) { img[3] = 4 }, false)
 	require.Equal(t, syndRegisterIndex, y)
 	b, _ = r.reg(prm.RegPcam, nil, false)

@@ -30,10 +30,14 @@ type profile struct {
 	cmdQInitTO time.Duration
 	dtor       bool
 
+	tracer      bool  // the firmware tracer's registers
+	trcVer      uint8 // where a timestamp event's unreliable bit is
+	traceLogMax uint8 // log2 of the largest trace buffer in units of 4096 bytes
+
 	fields []capField // capabilities that differ from the ConnectX-4's
 
 	// Where the values come from.
-	srcFirmware, srcPSID, srcISSI, srcBoot, srcInit, srcClock, srcTimeouts, srcLink, srcCaps sourced
+	srcFirmware, srcPSID, srcISSI, srcBoot, srcInit, srcClock, srcTimeouts, srcLink, srcCaps, srcTracer sourced
 
 	once  [3]sync.Once
 	built [3]capPair

@@ -15,6 +15,7 @@ var cx5 = profile{
 	issi: 1 << 1, bootPages: 6, initPages: 1024, clockKHz: 156250,
 	realTime: true, swReset: true, dtor: true,
 	cmdExecTO: 60 * time.Second, cmdQInitTO: 8 * time.Second,
+	tracer: true, trcVer: 0, traceLogMax: 12,
 	fields: cx5Fields,
 
 	srcFirmware: sourced{Chosen, "a version of the ConnectX-5's major number"},
@@ -26,6 +27,7 @@ var cx5 = profile{
 	srcTimeouts: sourced{Chosen, "Linux's default for commands, four times its default for the queue"},
 	srcLink:     sourced{Chosen, "PCIe 3.0 x16"},
 	srcCaps:     sourced{Derived, "as the ConnectX-4's"},
+	srcTracer:   sourced{Chosen, "no source says which device has which version or how large a buffer may be; Linux uses 256 KiB"},
 }
 
 // cx5Fields are the fields in which the ConnectX-5 differs.

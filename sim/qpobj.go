@@ -109,6 +109,7 @@ func (f *function) setState(q *qp, to prm.QPState) {
 		return
 	}
 	q.state = to
+	f.chip.tracer.traceQueue(f, q, from, to)
 	f.engine.moved(q, from)
 }
 

@@ -35,6 +35,8 @@ func (r *registers) reset(f *function) {
 // refused.
 type register struct {
 	read, write func(f *function, img []byte) synd
+	// call serves both methods of a register whose image has no fixed size.
+	call func(f *function, c *call) synd
 }
 
 // registerTable is filled in by init: its readers look into it.
@@ -68,6 +70,11 @@ func init() {
 		prm.RegPvlc:  {read: readPVLC},
 		prm.RegPcap:  {read: readPCAP, write: writePCAP},
 		prm.RegPmlp:  {read: readPMLP},
+
+		prm.RegMtrcCap:  {read: readMtrcCap, write: writeMtrcCap},
+		prm.RegMtrcConf: {read: readMtrcConf, write: writeMtrcConf},
+		prm.RegMtrcStdb: {call: stringRegister},
+		prm.RegMtrcCtrl: {read: readMtrcCtrl, write: writeMtrcCtrl},
 	}
 }
 
@@ -83,6 +90,8 @@ func (f *function) hasRegister(id prm.RegisterID) bool {
 		return g.PcamReg()
 	case prm.RegMrtc, prm.RegMgir:
 		return f.chip.prof.realTime || id == prm.RegMgir
+	case prm.RegMtrcCap, prm.RegMtrcConf, prm.RegMtrcStdb, prm.RegMtrcCtrl:
+		return f.chip.prof.tracer && g.McamReg()
 	}
 	return true
 }
@@ -99,6 +108,9 @@ func accessReg(f *function, c *call) synd {
 		return syndRegisterShort
 	case c.room < prm.AccessRegisterOutSize+size:
 		return syndOutputShort
+	}
+	if r.call != nil {
+		return r.call(f, c)
 	}
 	img := c.out[prm.AccessRegisterOutSize:][:size]
 	copy(img, c.in[prm.AccessRegisterInSize:])

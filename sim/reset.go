@@ -161,6 +161,7 @@ func (f *function) flr(why string) {
 	c := f.chip
 	c.log.Info("function-level reset", "fn", f.index, "by", why)
 	f.count.Resets++
+	c.tracer.say(traceCore, msgReset, uint32(f.index))
 	f.powerOn()
 	c.revive(rungFLR, f)
 	f.silence()

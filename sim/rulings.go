@@ -98,5 +98,5 @@ func Rulings() []Ruling {
 		{"syndromes without a cause", "MW_BIND_ERR and REMOTE_ABORTED_ERR: the model has no memory windows and aborts nothing", "IB"},
 		{"wire", "functions of a chip reach one another by LID, or by MAC and GID; every other address goes over the link, or is lost without one", "no source"},
 		{"load", "a command takes an exponentially distributed time of mean 1/RATE seconds, each on its own", "no source"},
-	}, dataRulings()...)
+	}, append(dataRulings(), tracerRulings()...)...)
 }

@@ -123,6 +123,10 @@ const (
 	syndVector
 	syndResetLevel
 	syndResetBusy
+	syndTraceConf
+	syndTraceStatus
+	syndTraceSection
+	syndTraceKey
 	syndEnd
 )
 
@@ -244,6 +248,10 @@ var syndromes = map[synd]Syndrome{
 	syndRoceOff:          {Status: prm.StatusBadParam, Text: "the port has no RoCE: it is not an Ethernet port, or the roce capability is off"},
 	syndRoceIndex:        {Status: prm.StatusBadIndex, Text: "the RoCE address index is not below roce_address_table_size"},
 	syndRoceAddress:      {Status: prm.StatusBadParam, Text: "the RoCE version or layer 3 type is not among the device's"},
+	syndTraceConf:        {Status: prm.StatusBadParam, Text: "the tracer has no such mode, or no buffer that large"},
+	syndTraceStatus:      {Status: prm.StatusBadParam, Text: "trace_status is 0 or 1"},
+	syndTraceSection:     {Status: prm.StatusBadParam, Text: "the string database has no such section, or the read is not in units of 64 bytes inside it"},
+	syndTraceKey:         {Status: prm.StatusBadParam, Text: "a fault makes the tracer refuse a memory key that it could not write through"},
 	syndVector:           {Status: prm.StatusBadIndex, Text: "there is no such interrupt vector to moderate"},
 	syndResetLevel:       {Status: prm.StatusBadParam, Text: "the reset level or type is not among those that MFRL offers"},
 	syndResetBusy:        {Status: prm.StatusBadSysState, Text: "a firmware reset is negotiated or carried out already, or there is none to answer"},

@@ -73,6 +73,12 @@ func (c *Chip) Values() []Value {
 	add("adapter", "ieee_vendor_id", "0x2c9", sourced{Real, goldenSource})
 	add("adapter", "vsd_vendor_id", "0x15b3", sourced{Real, goldenSource})
 	add("numbers", "first UAR and first EQN", "0x10", sourced{Real, goldenSource})
+	if p.tracer {
+		add("tracer", "trc_ver", fmt.Sprint(p.trcVer), p.srcTracer)
+		add("tracer", "largest buffer", fmt.Sprintf("%d KiB", 4<<p.traceLogMax), p.srcTracer)
+		add("tracer", "string event ids", fmt.Sprintf("%#x to %#x", traceFirst, traceFirst+traceIDs-1), sourced{Chosen, "no source"})
+		add("tracer", "string database", fmt.Sprintf("%d sections, one of them empty", traceSections), sourced{Chosen, "no source; at most 8 fit the register"})
+	}
 	numbers := sourced{Chosen, "no source"}
 	add("numbers", "first memory key index and shared receive queue", "0x10", numbers)
 	add("numbers", "first QPN", fmt.Sprintf("%#x", firstQPN), numbers)

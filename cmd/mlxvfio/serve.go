@@ -255,7 +255,7 @@ func (a *app) serveWords(args []string) error {
 			{"port=ib|eth", "link layer of the port"},
 			{"fw=X.Y.Z", "firmware version"},
 			{"fault=NAME[@ARG]", "raise a fault from the start; may be repeated"},
-			{"load=RATE", "firmware serves RATE commands a second, out of order"},
+			{"load=RATE", "firmware is at work: it serves RATE commands a second, out of order, and writes RATE messages a second into its trace"},
 			{"seed=N", "number that decides every random choice"},
 		},
 	})

@@ -59,6 +59,10 @@ func TestServe(t *testing.T) {
 	refuses(t, cli(t, "tell", ctl, "power-cycle", "twice"), exitFailed, "want: power-cycle")
 	refuses(t, cli(t, "tell", ctl, "fault", "nosuch"), exitFailed, "nosuch", "lost-irq")
 	refuses(t, cli(t, "tell", ctl, "sing"), exitFailed, "sing", "state")
+	refuses(t, cli(t, "tell", ctl, "trace", "5"), exitFailed, "no function traces", "acquire")
+	for _, bad := range [][]string{{}, {"0"}, {"x"}, {"5", "odd"}, {"5", "plain", "1"}} {
+		refuses(t, cli(t, append([]string{"tell", ctl, "trace"}, bad...)...), exitFailed, "want: trace N")
+	}
 
 	// A live socket is nobody else's.
 	refuses(t, cli(t, "serve", "--socket", s1), exitUnavailable, s1, "in use")

@@ -11,7 +11,7 @@ import (
 )
 
 func (a *app) tellVerb() *cobra.Command {
-	c := a.verb("tell PATH WORDS…", "tell a served model something: fault, clear, state", 2, -1, func(ctx context.Context, args []string) error {
+	c := a.verb("tell PATH WORDS…", "tell a served model something: fault, clear, trace, state", 2, -1, func(ctx context.Context, args []string) error {
 		return a.tell(ctx, args[0], args[1:])
 	})
 	var b strings.Builder
@@ -74,6 +74,10 @@ func (s *chipState) text(w io.Writer) {
 	fmt.Fprintf(w, "%s, %s port, firmware %s\n", s.Model, s.Port, s.Firmware)
 	if s.Link != nil {
 		fmt.Fprintln(w, s.Link)
+	}
+	if s.Tracer.Messages > 0 || s.Tracer.Owner != "nobody" {
+		fmt.Fprintf(w, "firmware tracer: owned by %s, %s, %d messages in %d blocks written, %d blocks not\n", s.Tracer.Owner,
+			map[bool]string{true: "on", false: "off"}[s.Tracer.On], s.Tracer.Messages, s.Tracer.Blocks, s.Tracer.BlocksUnwritten)
 	}
 	rows := [][]string{{"FUNCTION", "PHASE", "ISSI", "PAGES", "COMMANDS", "EQS", "CQS", "QPS", "INTERRUPTS", "MAPPINGS", "FAULTS"}}
 	for i, f := range s.Functions {
