@@ -124,7 +124,11 @@ func (d *Decoder) interval(v *view, lo, hi int, index uint64, emit func(*Message
 		}
 		var f *Format
 		kind, words := KindUnknown, 0
-		if e := d.cache.find(uint32(w)); e != nil {
+		e := d.cache.place(uint32(w))
+		if e.f == nil {
+			e = d.cache.compile(uint32(w))
+		}
+		if e != nil {
 			f, kind, words = e.f, e.kind, int(e.words)
 		} else {
 			d.c.UnknownStrings++

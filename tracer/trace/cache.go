@@ -50,15 +50,8 @@ func (c *formatCache) place(pointer uint32) *cacheEntry {
 	}
 }
 
-// find returns the entry of a pointer; nil if the string is unknown. The entry is
-// valid until the next call.
-func (c *formatCache) find(pointer uint32) *cacheEntry {
-	if e := c.place(pointer); e.f != nil {
-		return e
-	}
-	return c.compile(pointer)
-}
-
+// compile makes the entry that place did not find; nil if the string is unknown. An
+// entry is valid until the next call.
 func (c *formatCache) compile(pointer uint32) *cacheEntry {
 	f := c.strings.Format(pointer)
 	if f == nil {

@@ -23,10 +23,13 @@ func hex8(v uint32) uint64 {
 // putHex writes v with at least least digits (1 to 8) to b, which has eight bytes
 // or more, and returns their number.
 func putHex(b []byte, v uint32, least int) int {
-	n := max((bits.Len32(v)+3)/4, least)
-	binary.BigEndian.PutUint64(b, hex8(v)<<uint((8-n)*8&63))
+	n := hexLen(v, least)
+	binary.BigEndian.PutUint64(b, hex8(v)<<uint(64-8*n))
 	return n
 }
+
+// hexLen is the number of hex digits of v, or least.
+func hexLen(v uint32, least int) int { return max((bits.Len32(v)+3)>>2, least) }
 
 // dec8 gives the eight decimal digits of v < 10^8 as a little-endian word of
 // values 0 to 9: the most significant digit in the lowest byte.
@@ -54,17 +57,26 @@ var digits10 = func() (t [64]uint64) {
 	return t
 }()
 
+// decLen is the number of decimal digits of v.
+func decLen(v uint32) int { return int((uint64(v) + digits10[bits.Len32(v)&63]) >> 32) }
+
+// zeros turns eight values 0 to 9 into digits.
+const zeros = 0x3030303030303030
+
+// dec2 gives the two decimal digits of v < 100 as a little-endian word.
+func dec2(v uint32) uint16 {
+	t := v * 103 >> 10
+	return uint16(t|(v-10*t)<<8) + zeros&0xffff
+}
+
 // putDec writes v in decimal to b, which has 10 bytes or more, and returns the
 // number of digits. There is no branch: the digits above the eighth are written
 // first, if there are any or not, and the lower eight over what is too much.
 func putDec(b []byte, v uint32) int {
-	n := int((uint64(v) + digits10[bits.Len32(v)&63]) >> 32)
-	h := v / 100000000 // 0 to 42
-	d := dec8(v-h*100000000) + 0x3030303030303030
-	t := h * 103 >> 10
-	binary.LittleEndian.PutUint16(b, uint16((t|(h-10*t)<<8)+0x3030)>>uint((10-n)*8&15))
-	over := max(n-8, 0)
-	binary.LittleEndian.PutUint64(b[over&3:], d>>uint((8+over-n)*8&63))
+	n := decLen(v)
+	h, over := v/100000000, max(n-8, 0)
+	binary.LittleEndian.PutUint16(b, dec2(h)>>uint((10-n)*8&15))
+	binary.LittleEndian.PutUint64(b[over&3:], (dec8(v-h*100000000)+zeros)>>uint((8+over-n)*8&63))
 	return n
 }
 
@@ -83,20 +95,35 @@ func putUint(b []byte, v uint64) int {
 	// Groups of eight digits from the right; 2^64 has 20 digits.
 	low := uint32(v % 100000000)
 	n := putUint(b, v/100000000)
-	binary.LittleEndian.PutUint64(b[n:], dec8(low)+0x3030303030303030)
+	binary.LittleEndian.PutUint64(b[n:], dec8(low)+zeros)
 	return n + 8
 }
 
 // appendHex appends v in hex without leading zeros.
 func appendHex(dst []byte, v uint64) []byte {
-	dst = grow(dst, 24)
+	dst = grow(dst, 16)
 	n := len(dst)
-	b := dst[n : n+24]
+	return dst[:n+putHex64(dst[n:n+16], v)]
+}
+
+// appendRaw appends 0x and 16 hex digits: the text of an event that stands alone.
+func appendRaw(dst []byte, v uint64) []byte {
+	dst = grow(dst, 18)
+	n := len(dst)
+	b := dst[n : n+18]
+	b[0], b[1] = '0', 'x'
+	binary.BigEndian.PutUint64(b[2:], hex8(uint32(v>>32)))
+	binary.BigEndian.PutUint64(b[10:], hex8(uint32(v)))
+	return dst[:n+18]
+}
+
+// putHex64 writes v in hex without leading zeros to b, which has 16 bytes or more.
+func putHex64(b []byte, v uint64) int {
 	if h := uint32(v >> 32); h != 0 {
-		k := putHex(b, h, 1)
-		return dst[:n+k+putHex(b[k:], uint32(v), 8)]
+		n := putHex(b, h, 1)
+		return n + putHex(b[n:], uint32(v), 8)
 	}
-	return dst[:n+putHex(b, uint32(v), 1)]
+	return putHex(b, uint32(v), 1)
 }
 
 // grow gives dst the room for n more bytes.

@@ -62,12 +62,3 @@ func escapeTail(dst []byte, n int) []byte {
 	}
 	return dst
 }
-
-// appendRaw appends 0x and 16 hex digits: the text of an event that stands alone.
-func appendRaw(dst []byte, v uint64) []byte {
-	dst = append(dst, '0', 'x')
-	for s := 60; s >= 0; s -= 4 {
-		dst = append(dst, lowerDigits[v>>s&15])
-	}
-	return dst
-}

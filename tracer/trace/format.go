@@ -55,11 +55,13 @@ type piece struct {
 type kind uint8
 
 const (
-	kindHex   kind = iota // %x, %0Nx
-	kindDec               // %d, %i, %u
-	kindAlt               // %#x
-	kindChar              // %c
-	kindOther             // anything else, 64-bit values among them
+	kindHex     kind = iota // %x, %0Nx
+	kindDec                 // %d, %i, %u
+	kindAlt                 // %#x
+	kindChar                // %c
+	kindWideHex             // %llx
+	kindWideDec             // %lld, %lli, %llu
+	kindOther               // anything else
 )
 
 type flags uint8
@@ -196,27 +198,36 @@ func endsOpen(p []piece) bool {
 
 // choose picks the way of a valid conversion.
 func (p *piece) choose() kind {
-	switch {
-	case p.conv == 'c' && p.width <= 1:
-		return kindChar
-	case p.conv == 'c' || p.words == 2:
-		return kindOther
-	case p.flags == 0 && p.width == 0 && p.prec < 0:
-		switch p.conv {
-		case 'd', 'i':
-			p.signed = 1
-			return kindDec
-		case 'u':
-			return kindDec
-		case 'x':
-			p.prec = 1
-			return kindHex
+	plain := p.flags == 0 && p.width == 0 && p.prec < 0
+	wide := p.words == 2
+	switch p.conv {
+	case 'c':
+		if p.width <= 1 {
+			return kindChar
 		}
-	case p.conv == 'x' && p.flags == flagZero && p.width <= 8 && p.prec < 0:
-		p.prec = int16(max(p.width, 1))
-		return kindHex
-	case p.conv == 'x' && p.flags == flagAlt && p.width == 0 && p.prec < 0:
-		return kindAlt
+	case 'd', 'i', 'u':
+		if p.conv != 'u' {
+			p.signed = 1
+		}
+		if plain && wide {
+			return kindWideDec
+		} else if plain {
+			return kindDec
+		}
+	case 'x':
+		if plain && wide {
+			return kindWideHex
+		}
+		if wide || p.prec >= 0 {
+			break
+		}
+		switch {
+		case plain, p.flags == flagZero && p.width <= 8:
+			p.prec = int16(max(p.width, 1)) // the least number of digits
+			return kindHex
+		case p.flags == flagAlt && p.width == 0:
+			return kindAlt
+		}
 	}
 	return kindOther
 }

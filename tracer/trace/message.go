@@ -39,10 +39,7 @@ type Message struct {
 // AppendText appends the text: printable ASCII only, everything else escaped; of
 // any length. It allocates only when dst has no room.
 func (m *Message) AppendText(dst []byte) []byte {
-	if m.Format == nil {
-		return appendRaw(dst, uint64(m.Raw))
-	}
-	return m.Format.Append(dst, &m.Params)
+	return m.Format.text(dst, &m.Params, m.Raw)
 }
 
 // Text is AppendText as a string.

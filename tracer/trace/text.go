@@ -1,6 +1,6 @@
 package trace
 
-import "strconv"
+import "encoding/binary"
 
 // Append appends the message that the format makes of its words: printable ASCII,
 // everything else escaped, without line ends at its end. It allocates only when
@@ -10,6 +10,14 @@ import "strconv"
 // copied litStep bytes whatever its length, and numbers are made without asking
 // how long they are.
 func (f *Format) Append(dst []byte, words *[MaxParams]uint32) []byte {
+	return f.text(dst, words, 0)
+}
+
+// text is Append, and for no format the text of an event that stands alone.
+func (f *Format) text(dst []byte, words *[MaxParams]uint32, raw Event) []byte {
+	if f == nil {
+		return appendRaw(dst, uint64(raw))
+	}
 	dst = grow(dst, f.room)
 	start := len(dst)
 	b, n := dst[:cap(dst)], start
@@ -24,13 +32,20 @@ func (f *Format) Append(dst []byte, words *[MaxParams]uint32) []byte {
 		v := words[w]
 		w++
 		switch p.kind {
-		case kindHex:
-			n += putHex(b[n:], v, int(p.prec))
+		case kindHex: // putHex, in place
+			k := hexLen(v, int(p.prec))
+			binary.BigEndian.PutUint64(b[n:], hex8(v)<<uint((64-8*k)&63))
+			n += k
 		case kindDec:
 			neg := v >> 31 & p.signed
 			b[n] = '-'
 			n += int(neg)
-			n += putDec(b[n:], (v^-neg)+neg)
+			v = (v ^ -neg) + neg
+			k := decLen(v) // putDec, in place
+			h, over := v/100000000, max(k-8, 0)
+			binary.LittleEndian.PutUint16(b[n:], dec2(h)>>uint((10-k)*8&15))
+			binary.LittleEndian.PutUint64(b[n+over:], (dec8(v-h*100000000)+zeros)>>uint((8+over-k)*8&63))
+			n += k
 		case kindAlt:
 			if v != 0 {
 				b[n], b[n+1] = '0', 'x'
@@ -44,6 +59,16 @@ func (f *Format) Append(dst []byte, words *[MaxParams]uint32) []byte {
 				b[n] = c
 				n++
 			}
+		case kindWideHex:
+			n += putHex64(b[n:], uint64(v)<<32|uint64(words[w]))
+			w++
+		case kindWideDec:
+			x := uint64(v)<<32 | uint64(words[w])
+			w++
+			neg := x >> 63 & uint64(p.signed)
+			b[n] = '-'
+			n += int(neg)
+			n += putUint(b[n:], (x^-neg)+neg)
 		default:
 			x := uint64(v)
 			if p.words == 2 {
@@ -71,7 +96,7 @@ func (f *Format) Append(dst []byte, words *[MaxParams]uint32) []byte {
 // precision 0; a zero flag counts without precision and without -; + and space are
 // for signed numbers, # for hex that is not 0.
 func (p *piece) put(b []byte, n int, v uint64, raw bool) int {
-	var num [24]byte
+	var num [40]byte
 	var digits []byte
 	var prefix string
 	switch p.conv {
@@ -104,16 +129,16 @@ func (p *piece) put(b []byte, n int, v uint64, raw bool) int {
 		case p.flags&flagSpace != 0:
 			prefix = " "
 		}
-		digits = strconv.AppendUint(num[:0], v, 10)
+		digits = num[:putUint(num[:], v)]
 	case 'u':
-		digits = strconv.AppendUint(num[:0], v, 10)
+		digits = num[:putUint(num[:], v)]
 	case 'x':
-		digits = strconv.AppendUint(num[:0], v, 16)
+		digits = num[:putHex64(num[:], v)]
 		if p.flags&flagAlt != 0 && v != 0 {
 			prefix = "0x"
 		}
 	case 'X':
-		digits = strconv.AppendUint(num[:0], v, 16)
+		digits = num[:putHex64(num[:], v)]
 		for i, c := range digits {
 			if c >= 'a' {
 				digits[i] = c - 'a' + 'A'
