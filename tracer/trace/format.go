@@ -120,8 +120,12 @@ func parseConversion(s []byte) (p piece, ok bool, n int) {
 	return p, ok, n
 }
 
-// NewFormat compiles a format string. It never fails: see Bad.
+// NewFormat compiles a format string, which ends at its first NUL if it has one. It
+// never fails: see Bad. s must not change afterwards.
 func NewFormat(s []byte) *Format {
+	if n := bytes.IndexByte(s, 0); n >= 0 {
+		s = s[:n]
+	}
 	f := &Format{raw: s}
 	var lits [][]byte
 	var lit []byte
