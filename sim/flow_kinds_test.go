@@ -251,7 +251,7 @@ func TestDatagrams(t *testing.T) {
 			head := append(append([]byte{}, m.bytes()[4096:4126]...), m.bytes()[5000:5010]...)
 			if grh {
 				require.EqualValues(t, 0x64212345, binary.BigEndian.Uint32(head))
-				require.EqualValues(t, n, binary.BigEndian.Uint16(head[4:]))
+				require.EqualValues(t, 28+(n+3)/4*4, binary.BigEndian.Uint16(head[4:]), "BTH, DETH, immediate, padded data, ICRC")
 				g := r.chip.funcs[0].gidAt(0)
 				same(t, g[:], head[8:24])
 				same(t, g[:], head[24:40])

@@ -307,25 +307,39 @@ func (f *function) datagram(q *qp, p *packet) {
 	f.received(q, p, uint32(grhBytes+p.n), false)
 }
 
+// What a datagram has behind its route header beside the data (IBTA 5.2.1, RoCEv2
+// annex A17): the transport's headers and checksum, and in RoCEv2 UDP's header.
+const (
+	transportBytes = 12 + 8 + 4 // BTH, DETH, ICRC
+	immediateBytes = 4
+	udpBytes       = 8
+	ipv4Bytes      = 20
+)
+
 // globalHeader is the header as it lies before the data: an IPv6 header, or an
-// IPv4 one in the last 20 bytes.
+// IPv4 one in the last 20 bytes. Its length counts what follows it up to the ICRC, an
+// IPv4 one's itself too.
 func (p *packet) globalHeader() (h [grhBytes]byte) {
 	be := binary.BigEndian
-	n := uint16(p.n)
+	n := uint16(transportBytes + (p.n+3)&^3)
+	if p.has(flagImm) {
+		n += immediateBytes
+	}
 	if p.l3 == roceIPv4 {
 		b := h[20:]
 		b[0], b[1], b[8], b[9] = 0x45, p.tclass, p.hops, 17
-		be.PutUint16(b[2:], n+28)
+		be.PutUint16(b[2:], ipv4Bytes+udpBytes+n)
 		copy(b[12:], p.sgid[12:])
 		copy(b[16:], p.dgid[12:])
 		return h
 	}
 	be.PutUint32(h[0:], 6<<28|uint32(p.tclass)<<20|p.flow&0xfffff)
-	be.PutUint16(h[4:], n)
 	h[6], h[7] = 0x1b, p.hops
 	if p.l3 == roceIPv6 {
 		h[6] = 17
+		n += udpBytes
 	}
+	be.PutUint16(h[4:], n)
 	copy(h[8:], p.sgid[:])
 	copy(h[24:], p.dgid[:])
 	return h
