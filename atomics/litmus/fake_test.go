@@ -29,6 +29,8 @@ type fakeDevice struct {
 	// lateReads lets an unfenced READ fetch its data after what is behind it.
 	lateReads bool
 	steps     int
+	// The lose-th change of memory is answered and not made; 0 is none.
+	lose, changes int
 }
 
 type fakeKey struct {
@@ -218,8 +220,18 @@ func (q *fakeQP) write(j *job, remote []byte) {
 	if !whole || q.dev.fault == atomics.FaultTornWrite {
 		piece = max(1, min(8, piece/2))
 	}
+	if j.at == 0 && q.dev.loses() {
+		j.done = true
+		return
+	}
 	j.at += copy(remote[j.at:min(len(remote), j.at+piece)], j.data[j.at:])
 	j.done = j.at == len(j.data)
+}
+
+// loses counts a change of memory, and tells whether it is the one that is lost.
+func (d *fakeDevice) loses() bool {
+	d.changes++
+	return d.changes == d.lose
 }
 
 // atomic carries out an atomic, bit by bit.
@@ -258,7 +270,9 @@ func (q *fakeQP) atomic(j *job, local, remote []byte) {
 		}
 		now = q.add(j.old, operand(0), b, ws)
 	}
-	copy(remote, now)
+	if !d.loses() {
+		copy(remote, now)
+	}
 	for i := 0; i < size; i += ws {
 		v := d.memory.Load(j.old[i : i+ws])
 		atomics.ReplyOrder(size, d.caps.Mode).Store(local[i:i+ws], v)
