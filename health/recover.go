@@ -59,7 +59,8 @@ func Recover(ctx context.Context, t Target, o RecoverOptions) (RecoveryReport, e
 			return *rep, nil
 		}
 	}
-	return fail(r.end())
+	remedy, err := r.end()
+	return fail(err, remedy)
 }
 
 // recovery is one run of Recover.
@@ -140,24 +141,24 @@ func (r *recovery) releaseHeld() {
 	}
 }
 
-// errNotTried ends a rung before it has touched anything.
-type errNotTried struct {
+// notTriedError ends a rung before it has touched anything.
+type notTriedError struct {
 	outcome RungOutcome
 	reason  string
 }
 
-func (e *errNotTried) Error() string { return e.reason }
+func (e *notTriedError) Error() string { return e.reason }
 
 func unsupported(format string, args ...any) error {
-	return &errNotTried{OutcomeNotSupported, fmt.Sprintf(format, args...)}
+	return &notTriedError{OutcomeNotSupported, fmt.Sprintf(format, args...)}
 }
 
 func useless(format string, args ...any) error {
-	return &errNotTried{OutcomeUseless, fmt.Sprintf(format, args...)}
+	return &notTriedError{OutcomeUseless, fmt.Sprintf(format, args...)}
 }
 
 func notAllowed(format string, args ...any) error {
-	return &errNotTried{OutcomeNotAllowed, fmt.Sprintf(format, args...)}
+	return &notTriedError{OutcomeNotAllowed, fmt.Sprintf(format, args...)}
 }
 
 // climber is one rung in action.
@@ -169,7 +170,7 @@ type climber struct {
 	vsc  *VSC // of rung sw-reset
 }
 
-// rungs are the actions. precheck answers an *errNotTried where the rung is of no
+// rungs are the actions. precheck answers an *notTriedError where the rung is of no
 // use; it reads, and writes nothing but the gateway's space. act resets, and leaves
 // the function parked.
 var rungs = map[Rung]struct {
@@ -205,7 +206,7 @@ func (r *recovery) climb(info RungInfo) bool {
 	}
 	c.rep.Took = time.Since(start)
 	c.rep.Outcome = OutcomeWorked
-	var nt *errNotTried
+	var nt *notTriedError
 	switch {
 	case errors.As(err, &nt):
 		c.rep.Outcome, c.rep.Reason = nt.outcome, nt.reason
@@ -371,11 +372,11 @@ func (c *climber) well() (string, error) {
 }
 
 // end sums up a ladder that did not help.
-func (r *recovery) end() (error, string) {
+func (r *recovery) end() (remedy string, err error) {
 	crr := r.cond == FatalCRR || r.cond == NonFatalCRR || r.before.Error() && r.before.CRR
 	if crr {
 		r.rep.ColdReset, r.rep.Next = true, RungCold
-		return ErrColdReset, "firmware asks for it (crr): power the host off and on"
+		return "firmware asks for it (crr): power the host off and on", ErrColdReset
 	}
 	for _, x := range r.rep.Rungs {
 		if x.Outcome != OutcomeNotAllowed {
@@ -383,10 +384,11 @@ func (r *recovery) end() (error, string) {
 		}
 		r.rep.Next = x.Rung
 		if x.Rung <= r.o.MaxLevel {
-			return ErrNotRecovered, fmt.Sprintf("rung %v was refused: %s", x.Rung, x.Reason)
+			return fmt.Sprintf("rung %v was refused: %s", x.Rung, x.Reason), ErrNotRecovered
 		}
-		return ErrNotRecovered, fmt.Sprintf("the highest level allowed was %v; the next that could help is %v, which resets %s", r.o.MaxLevel, x.Rung, rungTable[x.Rung].Hits)
+		return fmt.Sprintf("the highest level allowed was %v; the next that could help is %v, which resets %s", r.o.MaxLevel, x.Rung, rungTable[x.Rung].Hits), ErrNotRecovered
 	}
 	r.rep.ColdReset, r.rep.Next = true, RungCold
-	return fmt.Errorf("%w: every rung that could be climbed was: %w", ErrNotRecovered, ErrColdReset), "power the device off and on, and keep the bundle for the vendor"
+	return "power the device off and on, and keep the bundle for the vendor",
+		fmt.Errorf("%w: every rung that could be climbed was: %w", ErrNotRecovered, ErrColdReset)
 }

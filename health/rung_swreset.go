@@ -116,14 +116,16 @@ func (c *climber) takeSemaphore() (release func() error, note string, err error)
 	defer cancel()
 	p := pauser{}
 	defer p.stop()
+	var held error
 	for {
 		release, err = c.vsc.LockSWReset(ctx)
 		if err == nil {
 			return release, note, nil
 		}
 		if !errors.Is(err, ErrSemaphoreHeld) {
-			return nil, "", err
+			return nil, "", errors.Join(held, err)
 		}
+		held = err
 		note = "another owner had it"
 		if n := c.seg.NICInterface(); n == prm.NICInterfaceSwReset || n == prm.NICInterfaceDisabled {
 			return nil, fmt.Sprintf("another function resets the chip (nic_interface reads %v)", n), nil

@@ -160,6 +160,9 @@ func (v *VSC) With(ctx context.Context, space Space, f func(*Gateway) error) err
 
 // hold is With without a space.
 func (v *VSC) hold(ctx context.Context, f func(*Gateway) error) (err error) {
+	if ctx.Err() != nil {
+		return &VSCError{Op: "lock", Err: context.Cause(ctx)}
+	}
 	select {
 	case v.mu <- struct{}{}:
 		defer func() { <-v.mu }()

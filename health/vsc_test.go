@@ -136,8 +136,8 @@ func TestVSCSemaphoreAlwaysFreed(t *testing.T) {
 		},
 	}
 	for name, op := range ops {
-		n := 0
-		for n = 1; ; n++ {
+		n := 1
+		for ; ; n++ {
 			f := newFakeVSC()
 			v := openFake(t, f)
 			f.failAt = n

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"strings"
 	"time"
 )
@@ -131,7 +132,7 @@ func image(seq uint64, sections []Section, limit int, now time.Time) ([]byte, er
 	binary.BigEndian.PutUint64(head[16:], uint64(len(body)))
 	binary.BigEndian.PutUint32(head[24:], sum(body))
 	binary.BigEndian.PutUint32(head[28:], sum(head[:28]))
-	return append(head, body...), nil
+	return slices.Concat(head, body), nil
 }
 
 func appendSection(b []byte, s *Section, data []byte, now time.Time) []byte {
