@@ -140,8 +140,11 @@ func (h *fakeHW) done(what string) { h.set(func() { h.log = append(h.log, what) 
 
 // Config: all ones are seen there too.
 func (h *fakeHW) ReadConfig(off int, p []byte) error {
+	h.mu.Lock()
+	ones := h.ones
+	h.mu.Unlock()
 	h.fakeVSC.mu.Lock()
-	h.fakeVSC.ones = h.ones
+	h.fakeVSC.ones = ones
 	h.fakeVSC.mu.Unlock()
 	return h.fakeVSC.ReadConfig(off, p)
 }
