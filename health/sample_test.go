@@ -203,6 +203,9 @@ func simWindow(tb testing.TB) *vfio.Window {
 // A sample, and a whole period of the monitor while nothing changes, allocate
 // nothing: mapped, and trapping into the model.
 func TestSampleAllocatesNothing(t *testing.T) {
+	if raceBuild {
+		t.Skip("not under the race detector")
+	}
 	for name, w := range map[string]*vfio.Window{"mapped": memWindow(t), "model": simWindow(t)} {
 		r := health.NewSampler(w)
 		var s health.Sample
