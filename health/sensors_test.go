@@ -265,7 +265,7 @@ func TestTornIsNotStale(t *testing.T) {
 			return v
 		}
 		m := watch(t, health.Options{Window: w, Period: time.Second, AfterReset: true})
-		pause(time.Second)
+		pause(time.Second / 2) // the first look
 		r := m.Report()
 		require.Equal(t, health.FatalRFR, r.Verdict.Condition)
 		require.True(t, r.Buffer.Torn)

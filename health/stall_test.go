@@ -155,11 +155,11 @@ func TestStoppedProcess(t *testing.T) {
 				pause(5 * time.Second)
 				hang <- time.Hour
 				if frozen {
-					// The machine was frozen with the device: it goes on a second late.
-					pause(1900 * time.Millisecond)
+					// The machine was frozen with the device, which goes on a while later.
+					pause(1001 * time.Millisecond)
 					f.stopCounter()
 					pause(time.Hour - 800*time.Millisecond)
-					for range 30 {
+					for range 55 { // a whole limit is given, from the first look on
 						require.Equal(t, health.Healthy, m.Verdict().State)
 						pause(100 * time.Millisecond)
 					}
@@ -185,6 +185,32 @@ func TestStoppedProcess(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Time without looks is no evidence: three looks must find the counter where it was.
+func TestTwoLooksAreTooFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, w := newBAR(t)
+		hang := make(chan time.Duration, 1)
+		m := watch(t, health.Options{Window: w, Period: time.Second, OnSample: func(health.Sample, health.Verdict) {
+			select {
+			case d := <-hang:
+				time.Sleep(d)
+			default:
+			}
+		}})
+		require.Equal(t, 3*time.Second, m.Report().Limits.Stall)
+		pause(3500 * time.Millisecond)
+		hang <- 1900 * time.Millisecond // less than the limit: from 4.0 s to 5.9 s
+		pause(501 * time.Millisecond)
+		f.stopCounter() // the machine stands still, and the device with it
+		pause(3100 * time.Millisecond)
+		require.Equal(t, health.Healthy, m.Verdict().State, "looks at 6 s and at the limit, 7 s")
+		require.Equal(t, 2, m.Report().Counts.MissedRow)
+		f.goOn()
+		pause(5 * time.Second)
+		require.Len(t, m.Report().Verdicts, 1)
+	})
 }
 
 // A host that is always too late to look still finds a dead device.

@@ -248,6 +248,7 @@ func TestEnvironment(t *testing.T) {
 		regs.change(func() { regs.mpein.SetPwrStatus(0) })
 		pause(9 * time.Second)
 		require.Equal(t, health.OK, m.Verdict().Condition)
+		step(func() { host.AER.NonFatal = map[string]uint64{"Timeout": 1, "TOTAL_ERR_NONFATAL": 1} }, health.OK) // counted anew
 		regs.change(func() { hostErr = errors.New("no such file") })
 		pause(6 * time.Second)
 		require.Equal(t, []string{"host: no such file"}, m.Report().Environment.Notes)
