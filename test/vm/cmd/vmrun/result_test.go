@@ -117,6 +117,12 @@ func TestWitnessReadsWhatIsSaid(t *testing.T) {
 	require.Len(t, checks, 4)
 }
 
+func TestWitnessReadsTheLog(t *testing.T) {
+	w := witness{Log: []string{"a: well", "b: well"}, Early: []string{"x"}}
+	require.Equal(t, map[string]wire.Status{"log-has a: well": wire.Pass, "log-has b: well": wire.Fail}, statuses(w.readLog("1 a: well\n2 b: ill\n")))
+	require.Equal(t, map[string]wire.Status{"x": wire.Skip, "y": wire.Fail}, statuses(w.judge(rep(t, "-x", "-y"))))
+}
+
 func TestWitnessesAreDistinct(t *testing.T) {
 	seen := map[string]bool{}
 	for _, w := range witnesses {
@@ -126,7 +132,7 @@ func TestWitnessesAreDistinct(t *testing.T) {
 		require.Contains(t, w.Required, "guest-completed", w.name())
 	}
 	require.True(t, seen["witness-rdma-core-vfio"] && seen["witness-rdma-core-vfio-eth"])
-	require.True(t, seen["witness-health"] && seen["witness-health-nonfatal"])
+	require.True(t, seen["witness-health"] && seen["witness-health-nonfatal"] && seen["witness-health-two"])
 }
 
 func TestTimerStopped(t *testing.T) {

@@ -22,12 +22,18 @@ import (
 type witness struct {
 	Scenario  string
 	Port      string   // link layer of the model: ib or eth
+	Functions int      // of the model's chip; 0 is one
 	Variant   string   // what tells apart two runs of a scenario on the same port
 	Fault     string   // fault of the model that is raised when the scenario asks for one, and cleared if it is not fatal
 	GuestArgs string   // arguments of our program in the guest, for handover
 	Required  []string // checks that show how far the run must come: one that is not reported has failed
 	// Says is what details of checks must contain: the other driver prints what our model wrote.
-	Says  map[string]string
+	Says map[string]string
+	// Log is what the whole kernel log must contain, a check each.
+	Log []string
+	// Early are checks that look at one function while another one may be the first to be ready: where they fail,
+	// Log decides.
+	Early []string
 	Skips []string // the only checks that may be skipped: the other driver, or this kind of port, does not have the thing
 }
 
@@ -95,6 +101,20 @@ var witnesses = []witness{
 			"log ext_synd":        "ext_synd 0xbeef",
 			"log raw":             "raw fw_ver 0x10230fbe",
 			"recovery":            "health recovery succeeded",
+		},
+	},
+	{
+		// Two functions of one chip: both drivers read the error, one resets, the other notices and waits, both come up.
+		Scenario:  "health",
+		Port:      "ib",
+		Functions: 2,
+		Variant:   "two",
+		Fault:     "fatal",
+		Required:  slices.Concat(healthSteps, []string{"log Health", "log-synd", "recovery", "fatal-reporter"}),
+		Early:     []string{"recovery", "fatal-reporter"},
+		Log: []string{
+			"mlx5_core 0000:01:00.0: poll_health", "mlx5_core 0000:02:00.0: poll_health", "Issuing FW Reset",
+			"mlx5_core 0000:01:00.0: health recovery succeeded", "mlx5_core 0000:02:00.0: health recovery succeeded",
 		},
 	},
 	{
@@ -203,7 +223,11 @@ func (w witness) run(ctx context.Context, root string, o options, cli string) (r
 			break
 		}
 	}
-	r := newResult(w.name(), w.judge(rep), time.Since(start).Seconds())
+	log, err := os.ReadFile(filepath.Join(o.out, w.name(), "dmesg.txt"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) { // without a log, what it must contain is missing
+		return result{}, err
+	}
+	r := newResult(w.name(), append(w.judge(rep), w.readLog(string(log))...), time.Since(start).Seconds())
 	if attempt > 1 {
 		r.Note = fmt.Sprintf("attempt %d: the emulated timer had stopped in the guest's boot, before any program", attempt)
 	}
@@ -230,14 +254,19 @@ func (w witness) ask(ctx context.Context, root string, o options, cli string) (r
 		return rep, err
 	}
 	defer func() { _ = os.RemoveAll(sockets) }() // in the temporary folder
-	serve := cli + " serve sim:cx5,port=" + w.Port + " --socket {socket}"
+	serve := cli + " serve sim:cx5,port=" + w.Port
+	var socket []string
+	for i := range max(1, w.Functions) {
+		socket = append(socket, filepath.Join(sockets, fmt.Sprintf("model%d.sock", i)))
+		serve += " --socket " + socket[i]
+	}
 	control := filepath.Join(sockets, "control.sock")
 	if w.Fault != "" {
 		serve += " --control " + control
 	}
 	args := []string{
 		"--scenario", w.Scenario, "--kernel", "6.12", "--dir", o.judge, "--out", out,
-		"--socket", filepath.Join(sockets, "model.sock"), "--serve", serve,
+		"--socket", strings.Join(socket, ","), "--serve", serve,
 	}
 	if w.Fault != "" {
 		tell := cli + " tell " + control
@@ -279,6 +308,8 @@ func (w witness) judge(rep report) (checks []check) {
 			c.Detail = fmt.Sprintf("says %q, not %q", c.Detail, w.Says[c.Name])
 		case c.Pass:
 			status = wire.Pass
+		case slices.Contains(w.Early, c.Name):
+			status, c.Detail = wire.Skip, "too early: "+c.Detail
 		}
 		seen[c.Name] = true
 		checks = append(checks, check{c.Name, status, c.Detail, c.At})
@@ -289,6 +320,18 @@ func (w witness) judge(rep report) (checks []check) {
 		if !seen[name] {
 			checks = append(checks, check{Name: name, Status: wire.Fail, Detail: "was never reached"})
 		}
+	}
+	return checks
+}
+
+// readLog looks for what the kernel must have said.
+func (w witness) readLog(log string) (checks []check) {
+	for _, l := range w.Log {
+		c := check{Name: "log-has " + l, Status: wire.Pass}
+		if !strings.Contains(log, l) {
+			c.Status, c.Detail = wire.Fail, "it is not in the kernel log"
+		}
+		checks = append(checks, c)
 	}
 	return checks
 }
