@@ -10,13 +10,13 @@ import (
 // TestNothingIsAllocatedForAnEvent decodes rings again and again, with text, JSON
 // and lines: once the formats are compiled, the slots and the buffer are there.
 func TestNothingIsAllocatedForAnEvent(t *testing.T) {
-	db, real := realisticRing(5, 256)
+	db, busy := realisticRing(5, 256)
 	g, sections, odd := oddRing(rand.New(rand.NewPCG(12, 5)), 256)
 	for _, c := range []struct {
 		name  string
 		db    *DB
 		image []byte
-	}{{"realistic", db, real}, {"odd", &DB{Geometry: g, Sections: sections}, odd}} {
+	}{{"realistic", db, busy}, {"odd", &DB{Geometry: g, Sections: sections}, odd}} {
 		d, err := NewDecoder(c.db.Geometry, c.db.Strings())
 		require.NoError(t, err)
 		var buf []byte

@@ -129,9 +129,10 @@ func TestFtraceFindsTheKernelsMistake(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, lines, len(truth))
 	for i, l := range lines {
-		if l.Epoch == EpochWrong {
+		switch l.Epoch {
+		case EpochWrong:
 			require.Equal(t, truth[i], l.Corrected, "line %d", l.Line)
-		} else if l.Epoch == EpochSuspect { // in order, so these are wrong too
+		case EpochSuspect: // in order, so these are wrong too
 			require.Equal(t, truth[i], l.Time-128)
 		}
 	}
