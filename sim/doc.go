@@ -25,6 +25,12 @@
 // Nothing that holds them waits, and two chips' locks are never held at once:
 // what one chip sends to another is carried after its lock was given back.
 //
+// Beside them stands what a device tells of itself: health buffer and counter
+// (health.go), what ails firmware (illness.go, faults_health.go), what heals it
+// (reset.go, hotreset.go, fw_mfrl.go), the vendor-specific capability (vsc.go),
+// temperature and PCIe registers (fw_environment.go). All functions of a chip
+// share one firmware, so each sees what another one's reset does.
+//
 // One Chip holds what its functions share: the clock, the scheduler, the seed
 // and the wire. A doorbell is a synchronous call: by default the command is
 // executed, its entry handed back and its event written before the store

@@ -217,6 +217,9 @@ var healthTests = map[string]func(t *testing.T, r *raw){
 		require.EqualValues(t, 0xffffffff, r.read(0))
 		r.chip.Advance(time.Second)
 		require.NotEqual(t, uint32(0xffffffff), r.read(0))
+		r.hotReset()
+		require.NoError(t, r.chip.ClearFault("reset-slow"))
+		require.NotEqual(t, uint32(0xffffffff), r.read(0))
 	},
 	"flr-dead": func(t *testing.T, r *raw) {
 		r.fault("flr-dead", "")

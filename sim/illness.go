@@ -2,7 +2,6 @@ package sim
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,96 +70,104 @@ func parseIll(def illArgs) func(*fault, string) error {
 	}
 }
 
-// word takes one WORD. Those of the buffer need a fault that writes it.
+// word takes one WORD; def tells which words the fault has.
 func (a *illArgs) word(w string, def illArgs) error {
-	key, val, has := strings.Cut(w, "=")
 	buffer := def.sev != 0 // every fault that writes the buffer has a severity
-	number := func(bits int) uint64 {
-		n, err := strconv.ParseUint(val, 0, bits)
-		if err != nil {
-			n = math.MaxUint64
-		}
-		return n
+	key, val, has := strings.Cut(w, "=")
+	durations := map[string]*time.Duration{"after": &a.after}
+	if buffer {
+		durations["stale"] = &a.stale
 	}
-	bad := fmt.Errorf("%q is no word of this fault", w)
-	switch {
-	case !has && w == "now" && def.waits:
-		a.now = true
-	case !has && buffer && w == "rfr":
-		a.rfr = true
-	case !has && buffer && w == "norfr":
-		a.rfr = false
-	case !has && buffer && w == "crr":
-		a.crr = true
-	case !has && buffer && w == "novalid":
-		a.invalid = true
-	case !has && buffer:
-		return a.syndrome(w)
-	case !has:
-		return bad
-	case key == "after", key == "stale" && buffer, key == "for" && def.lasts != 0:
-		d, err := time.ParseDuration(val)
-		if err != nil || d <= 0 {
+	if def.lasts != 0 {
+		durations["for"] = &a.lasts
+	}
+	switch d := durations[key]; {
+	case has && d != nil:
+		v, err := time.ParseDuration(val)
+		if err != nil || v <= 0 {
 			return fmt.Errorf("%q is no duration", val)
 		}
-		*map[string]*time.Duration{"after": &a.after, "stale": &a.stale, "for": &a.lasts}[key] = d
-	case key == "heal" && def.heal != 0:
+		*d = v
+	case w == "now" && def.waits:
+		a.now = true
+	case has && key == "heal" && def.heal != 0:
 		i := slices.Index(rungNames, val)
 		if i < 0 {
 			return fmt.Errorf("%q is no reset; there are %s", val, strings.Join(rungNames, ", "))
 		}
 		a.heal = rung(i + 1)
-	case key == "sev" && buffer:
-		if s, ok := prm.ParseHealthSeverity(val); ok {
-			a.sev = s
-		} else if n := number(3); n <= 7 {
-			a.sev = prm.HealthSeverity(n)
-		} else {
-			return fmt.Errorf("%q is no severity (0 to 7 or a name)", val)
-		}
-	case key == "count" && def.count != 0:
-		n := number(31)
-		if n == 0 || n == math.MaxUint64 {
+	case has && key == "count" && def.count != 0:
+		n, err := strconv.ParseUint(val, 0, 31)
+		if err != nil || n == 0 {
 			return fmt.Errorf("%q is no count", val)
 		}
 		a.count = int(n)
-	case key == "assert" && buffer:
+	case buffer && has:
+		return a.field(key, val)
+	case buffer:
+		return a.flag(w)
+	default:
+		return fmt.Errorf("%q is no word of this fault", w)
+	}
+	return nil
+}
+
+// flag takes a WORD without a value: a bit of the buffer, or the syndrome.
+func (a *illArgs) flag(w string) error {
+	switch w {
+	case "rfr":
+		a.rfr = true
+	case "norfr":
+		a.rfr = false
+	case "crr":
+		a.crr = true
+	case "novalid":
+		a.invalid = true
+	default:
+		return a.syndrome(w)
+	}
+	return nil
+}
+
+// field takes a value of the buffer.
+func (a *illArgs) field(key, val string) (err error) {
+	number := func(val string, bits int) uint32 {
+		n, e := strconv.ParseUint(val, 0, bits)
+		if e != nil {
+			err = fmt.Errorf("%q is no number of %d bits", val, bits)
+		}
+		return uint32(n)
+	}
+	switch key {
+	case "sev":
+		s, ok := prm.ParseHealthSeverity(val)
+		if a.sev = s; !ok {
+			if a.sev = prm.HealthSeverity(number(val, 3)); err != nil {
+				err = fmt.Errorf("%q is no severity (0 to 7 or a name)", val)
+			}
+		}
+	case "irisc":
+		a.irisc = uint8(number(val, 8))
+	case "ext":
+		a.ext = uint16(number(val, 16))
+	case "time":
+		a.time = number(val, 32)
+	case "exit":
+		a.exit = number(val, 32)
+	case "callra":
+		a.ra = number(val, 32)
+	case "assert":
 		parts := strings.Split(val, "/")
 		if len(parts) > len(a.assert) {
 			return fmt.Errorf("%q has more than %d numbers", val, len(a.assert))
 		}
 		for i, p := range parts {
-			n, err := strconv.ParseUint(p, 0, 32)
-			if err != nil {
-				return fmt.Errorf("%q is no number of 32 bits", p)
-			}
-			a.assert[i] = uint32(n)
-		}
-	case buffer:
-		bits := map[string]int{"irisc": 8, "ext": 16, "time": 32, "exit": 32, "callra": 32}[key]
-		if bits == 0 {
-			return bad
-		}
-		n := number(bits)
-		if n == math.MaxUint64 {
-			return fmt.Errorf("%q is no number of %d bits", val, bits)
-		}
-		switch key {
-		case "irisc":
-			a.irisc = uint8(n)
-		case "ext":
-			a.ext = uint16(n)
-		case "time":
-			a.time = uint32(n)
-		case "exit":
-			a.exit = uint32(n)
-		case "callra":
-			a.ra = uint32(n)
+			a.assert[i] = number(p, 32)
 		}
 	default:
-		return bad
+		err = fmt.Errorf("%q is no word of this fault", key+"="+val)
 	}
-	return nil
+	return err
 }
 
 func (a *illArgs) syndrome(w string) error {
@@ -259,6 +266,11 @@ func (c *Chip) forget(name string) {
 	h.pulse(now)
 	if name == "" || name == "health-rate" {
 		h.setRate(now, defaultHealthRate)
+	}
+	if name == "" || name == "reset-slow" {
+		for _, f := range c.funcs {
+			f.silentUntil = time.Time{}
+		}
 	}
 	if !h.dead() {
 		c.clearHealth()
