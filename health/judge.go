@@ -72,7 +72,7 @@ type judge struct {
 	now     time.Duration
 	cond    Condition // the verdict's
 	better  int
-	rescued bool // BeginRecovery
+	rescued bool // between BeginRecovery and EndRecovery: no looks are taken
 }
 
 func newJudge(lim limits, owner, afterReset bool) *judge {
@@ -93,7 +93,7 @@ func (j *judge) step(l look) bool {
 	j.samples++
 	j.now = l.s.Elapsed
 	hard := j.sensors(l.s)
-	if hard == "" && wasAway(j.hard) && !j.rescued {
+	if hard == "" && wasAway(j.hard) {
 		// The function was away and answers again: that was a reset, as like as not.
 		j.rebase(true)
 	}
@@ -262,11 +262,6 @@ func (j *judge) candidate(hard Condition) Condition {
 func (j *judge) decide(c Condition, moved bool) bool {
 	was, is := j.cond.Info().State, c.Info().State
 	switch {
-	case j.rescued:
-		c = InRecovery
-		if j.cond == c {
-			return false
-		}
 	case c == j.cond:
 		j.better = 0
 		return false

@@ -42,7 +42,8 @@ type Options struct {
 	AfterReset bool
 	// Commands, if set, is watched for overdue, late and lost completions.
 	Commands Watchdog
-	// Registers, if set, is asked for temperature and PCIe link; see Prober below.
+	// Registers, if set, is asked for temperature and PCIe link, by commands, on
+	// the prober's goroutine, within ProbeLimit.
 	Registers RegisterReader
 	// Host, if set, reads the host's view of the PCIe link and its error counters.
 	// It runs on the prober's goroutine and should end with its context.

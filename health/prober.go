@@ -35,6 +35,9 @@ func (m *Monitor) probeLoop(ctx context.Context) {
 		case <-t.C:
 			t.Reset(m.o.ProbePeriod)
 		}
+		if m.recovering() {
+			continue
+		}
 		if held > 0 {
 			if !early {
 				held--

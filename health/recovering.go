@@ -1,6 +1,9 @@
 package health
 
-import "github.com/mlxvfio/mlxvfio/vfio"
+import (
+	"github.com/mlxvfio/mlxvfio/initseg"
+	"github.com/mlxvfio/mlxvfio/vfio"
+)
 
 // RecoveryEnd says how a recovery ended.
 type RecoveryEnd struct {
@@ -13,9 +16,11 @@ type RecoveryEnd struct {
 	Commands Watchdog
 }
 
-// BeginRecovery makes the verdict Recovering until EndRecovery, whatever the
-// registers read meanwhile. It answers false, and does nothing, when the monitor
-// does not run.
+// BeginRecovery makes the verdict Recovering until EndRecovery. Between the two the
+// monitor reads no register and its prober begins no reading: a function that is
+// being reset must not be touched, and its window may be closed. When it returns no
+// read is going on. It answers false, and does nothing, when the monitor does not
+// run.
 func (m *Monitor) BeginRecovery() bool {
 	return m.do(func() {
 		m.j.rescued = true
@@ -41,9 +46,16 @@ func (m *Monitor) EndRecovery(e RecoveryEnd) bool {
 		if e.Commands != nil {
 			j.cmds = commandWatch{w: e.Commands}
 		}
+		m.running = initseg.New(m.o.Window).FirmwareVersion()
 		m.evidence = nil
 		m.changeLocked(m.wall())
 	})
+}
+
+func (m *Monitor) recovering() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.j.rescued
 }
 
 // do runs f on the monitor's goroutine, under the lock.

@@ -3,6 +3,8 @@ package health
 import (
 	"context"
 	"time"
+
+	"github.com/mlxvfio/mlxvfio/initseg"
 )
 
 // ReportSchema names the JSON form of a Report and its version.
@@ -45,8 +47,8 @@ type Reading struct {
 	NICName         string `json:"nic_interface_name"`
 	FWVersion       uint32 `json:"fw_version"`
 	// Firmware is the running version by the initialization segment when the
-	// monitor started; FWPacking the packing in which FWVersion gives the same,
-	// empty for none.
+	// monitor started or a recovery ended, empty where that read all ones; FWPacking
+	// the packing in which FWVersion gives the same, empty for none.
 	Firmware  string `json:"firmware"`
 	FWPacking string `json:"fw_version_packing"`
 	Synd      uint8  `json:"synd"`
@@ -117,10 +119,12 @@ func (m *Monitor) readingLocked() Reading {
 	r := Reading{
 		Counter: s.Counter(), CounterSyndrome: uint8(s.CounterSyndrome()),
 		NICInterface: uint8(s.NICInterface()), NICName: s.NICInterface().String(),
-		FWVersion: s.FW, Firmware: m.running.String(),
-		Synd: uint8(s.Syndrome()), SyndName: s.Syndrome().String(), AllOnes: s.Ones() == 4,
+		FWVersion: s.FW,
+		Synd:      uint8(s.Syndrome()), SyndName: s.Syndrome().String(), AllOnes: s.Ones() == 4,
 	}
-	r.FWPacking = packingOf(s.FW, m.running)
+	if m.running != (initseg.Version{Major: 0xffff, Minor: 0xffff, Subminor: 0xffff}) {
+		r.Firmware, r.FWPacking = m.running.String(), packingOf(s.FW, m.running)
+	}
 	return r
 }
 

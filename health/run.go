@@ -62,7 +62,10 @@ func (m *Monitor) run(ctx context.Context) {
 			continue
 		case <-t.C:
 		}
-		due := m.tick()
+		var due time.Duration
+		if !m.recovering() {
+			due = m.tick()
+		}
 		now := m.mono()
 		// The grid of periods, without the looks that were missed.
 		if next += m.o.Period; next <= now {

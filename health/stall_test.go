@@ -159,7 +159,7 @@ func TestStoppedProcess(t *testing.T) {
 					pause(1001 * time.Millisecond)
 					f.stopCounter()
 					pause(time.Hour - 800*time.Millisecond)
-					for range 55 { // a whole limit is given, from the first look on
+					for range 75 { // a whole limit is given, from the first look on
 						require.Equal(t, health.Healthy, m.Verdict().State)
 						pause(100 * time.Millisecond)
 					}
