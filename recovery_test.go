@@ -309,7 +309,7 @@ func TestMonitorAndRecorderThroughRecovery(t *testing.T) {
 			if err := rec.Append(buf); err != nil {
 				panic(err)
 			}
-		}})
+		}, OnVerdict: func(v health.Verdict) { states[v.State] = true }})
 		require.NoError(t, err)
 		time.Sleep(4 * time.Second)
 		require.NoError(t, c.SetFault("fatal", "HW_FATAL_ERR+now"))
@@ -323,7 +323,7 @@ func TestMonitorAndRecorderThroughRecovery(t *testing.T) {
 		require.Equal(t, health.Healthy, m.Verdict().State, "%+v", m.Verdict())
 		require.NoError(t, r.Close(t.Context()))
 		require.NoError(t, rec.Close())
-		// OnSample runs no more.
+		// OnSample and OnVerdict run no more.
 		require.True(t, states[health.Fatal] && states[health.Recovering] && states[health.Healthy], "%v", states)
 		balancedAll(t, c, r)
 
