@@ -165,3 +165,46 @@ func (l *traceLog) block(n uint64, slot uint32, at, w uint64) {
 	l.messages = append(l.messages, l.open...)
 	l.drop()
 }
+
+// TraceSection is a section of the string database.
+type TraceSection struct {
+	Base uint32
+	Data []byte
+}
+
+// TraceMemory is all that a decoder of the owner's buffer needs.
+type TraceMemory struct {
+	Version     uint8 // trc_ver
+	FirstString uint8
+	NumString   uint8
+	Sections    []TraceSection // undamaged, whatever faults are raised
+	Ring        []byte         // the buffer as the owner sees it now
+}
+
+// TraceMemory copies the buffer of the function that traces, out of its memory,
+// with the string database. Without one the answer is ErrNotTracing; a buffer that
+// cannot be read, as when its key is gone, is another error.
+func (c *Chip) TraceMemory() (*TraceMemory, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := &c.tracer
+	if !t.on {
+		return nil, ErrNotTracing
+	}
+	m := &TraceMemory{Version: t.version(), FirstString: traceFirst, NumString: traceIDs}
+	for _, s := range t.strings.sections {
+		m.Sections = append(m.Sections, TraceSection{s.base, append([]byte(nil), s.data...)})
+	}
+	k, ok := t.keyOf(t.owner, &t.conf)
+	if !ok {
+		return nil, fmt.Errorf("function %d traces through memory key %#x, which is gone or breaks a rule: there is no buffer", t.owner.index, t.conf.TraceMKey())
+	}
+	m.Ring = make([]byte, uint64(t.blocks())*traceBlock)
+	for off := 0; off < len(m.Ring); off += pageSize {
+		iova, run, ok := k.page(k.start + uint64(off))
+		if !ok || run < pageSize || !t.owner.dmaData(iova, m.Ring[off:off+pageSize], false) {
+			return nil, fmt.Errorf("function %d: the trace buffer cannot be read at byte %#x: it is not mapped, or bus mastering is off", t.owner.index, off)
+		}
+	}
+	return m, nil
+}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -23,6 +22,7 @@ var controlWords = []wordRow{
 	{"clear [NAME]", "end a fault, or all of them"},
 	{"power-cycle", "take the power away from the device and give it back, as a cold reset does"},
 	{"trace N [KIND]", "write N messages of the load into the firmware trace, now: plain (default), or edge with formats on which decoders differ"},
+	{"trace-memory DIR", "write the trace buffer of the function that traces, and the string database, into a folder, as trace decode --ring reads them"},
 	{"state", "what firmware holds: phase, pages, objects, faults"},
 }
 
@@ -105,6 +105,8 @@ func obey(m *server, words []string) (string, error) {
 		return "", nil
 	case "trace":
 		return emitTrace(m, args)
+	case "trace-memory":
+		return "", traceMemory(m, args)
 	case "state":
 		if len(args) > 0 {
 			return "", errors.New("want: state")
@@ -113,39 +115,6 @@ func obey(m *server, words []string) (string, error) {
 		return string(b), err
 	}
 	return "", fmt.Errorf("unknown word %q; there are: %s", verb, knownWords())
-}
-
-// mostMessages bounds one trace word: more would hold the model for minutes.
-const mostMessages = 100_000_000
-
-// traced is the answer to trace.
-type traced struct {
-	Messages int    `json:"messages"`
-	First    uint64 `json:"first"` // number of the first one
-}
-
-func emitTrace(m *server, args []string) (string, error) {
-	const want = "want: trace N [plain|edge]"
-	if len(args) < 1 || len(args) > 2 {
-		return "", errors.New(want)
-	}
-	n, err := strconv.Atoi(args[0])
-	if err != nil || n < 1 || n > mostMessages {
-		return "", fmt.Errorf("%s: %q is no number from 1 to %d", want, args[0], mostMessages)
-	}
-	kind := sim.TracePlain
-	if len(args) == 2 {
-		kind = sim.TraceKind(args[1])
-	}
-	if kind != sim.TracePlain && kind != sim.TraceEdge {
-		return "", fmt.Errorf("%s: %q is no kind", want, args[1])
-	}
-	first, err := m.chip.EmitTrace(n, kind)
-	if err != nil {
-		return "", err
-	}
-	b, err := json.Marshal(traced{n, first})
-	return string(b), err
 }
 
 func knownWords() string {

@@ -60,6 +60,8 @@ func TestServe(t *testing.T) {
 	refuses(t, cli(t, "tell", ctl, "fault", "nosuch"), exitFailed, "nosuch", "lost-irq")
 	refuses(t, cli(t, "tell", ctl, "sing"), exitFailed, "sing", "state")
 	refuses(t, cli(t, "tell", ctl, "trace", "5"), exitFailed, "no function traces", "acquire")
+	refuses(t, cli(t, "tell", ctl, "trace-memory", t.TempDir()), exitFailed, "no function traces")
+	refuses(t, cli(t, "tell", ctl, "trace-memory", "here"), exitFailed, "absolute")
 	for _, bad := range [][]string{{}, {"0"}, {"x"}, {"5", "odd"}, {"5", "plain", "1"}} {
 		refuses(t, cli(t, append([]string{"tell", ctl, "trace"}, bad...)...), exitFailed, "want: trace N")
 	}

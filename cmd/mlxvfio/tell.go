@@ -11,7 +11,7 @@ import (
 )
 
 func (a *app) tellVerb() *cobra.Command {
-	c := a.verb("tell PATH WORDS…", "tell a served model something: fault, clear, trace, state", 2, -1, func(ctx context.Context, args []string) error {
+	c := a.verb("tell PATH WORDS…", "tell a served model something: fault, clear, trace, state…", 2, -1, func(ctx context.Context, args []string) error {
 		return a.tell(ctx, args[0], args[1:])
 	})
 	var b strings.Builder

@@ -25,6 +25,7 @@ type witness struct {
 	Functions int      // of the model's chip; 0 is one
 	Variant   string   // what tells apart two runs of a scenario on the same port
 	Fault     string   // fault of the model that is raised when the scenario asks for one, and cleared if it is not fatal
+	TraceCmd  string   // shell command on the host that makes firmware write traces; {cli}, {control} and {out} are filled in
 	GuestArgs string   // arguments of our program in the guest, for handover
 	Required  []string // checks that show how far the run must come: one that is not reported has failed
 	// Says is what details of checks must contain: the other driver prints what our model wrote.
@@ -34,6 +35,8 @@ type witness struct {
 	// Early are checks that look at one function while another one may be the first to be ready: where they fail,
 	// Log decides.
 	Early []string
+	// Also makes further checks of what the run left in its folder.
+	Also  func(out string) []check
 	Skips []string // the only checks that may be skipped: the other driver, or this kind of port, does not have the thing
 }
 
@@ -152,6 +155,16 @@ var witnesses = []witness{
 		Skips: []string{"query-device", "again-query-device", pyverbsTraffic, pyverbsEvent},
 	},
 	{
+		Scenario: "fw_tracer",
+		Port:     "ib",
+		TraceCmd: fmt.Sprintf("{cli} tell {control} trace %d && {cli} tell {control} trace-memory {out}/memory", tracedMessages),
+		Required: []string{
+			"insmod-mlx5_core", "event-exists", "tracer-log", "event-enable", "trace-cmd", "trace-lines", "trace-formatted", "trace-strings",
+			"log-tracer", "guest-completed",
+		},
+		Also: sameMessages,
+	},
+	{
 		Scenario:  "handover",
 		Port:      "ib",
 		GuestArgs: "selftest {bdf}",
@@ -227,7 +240,11 @@ func (w witness) run(ctx context.Context, root string, o options, cli string) (r
 	if err != nil && !errors.Is(err, os.ErrNotExist) { // without a log, what it must contain is missing
 		return result{}, err
 	}
-	r := newResult(w.name(), append(w.judge(rep), w.readLog(string(log))...), time.Since(start).Seconds())
+	checks := append(w.judge(rep), w.readLog(string(log))...)
+	if w.Also != nil {
+		checks = append(checks, w.Also(filepath.Join(o.out, w.name()))...)
+	}
+	r := newResult(w.name(), checks, time.Since(start).Seconds())
 	if attempt > 1 {
 		r.Note = fmt.Sprintf("attempt %d: the emulated timer had stopped in the guest's boot, before any program", attempt)
 	}
@@ -261,7 +278,7 @@ func (w witness) ask(ctx context.Context, root string, o options, cli string) (r
 		serve += " --socket " + socket[i]
 	}
 	control := filepath.Join(sockets, "control.sock")
-	if w.Fault != "" {
+	if w.Fault != "" || w.TraceCmd != "" {
 		serve += " --control " + control
 	}
 	args := []string{
@@ -271,6 +288,9 @@ func (w witness) ask(ctx context.Context, root string, o options, cli string) (r
 	if w.Fault != "" {
 		tell := cli + " tell " + control
 		args = append(args, "--fault-cmd", tell+" fault "+w.Fault, "--clear-cmd", tell+" clear")
+	}
+	if w.TraceCmd != "" {
+		args = append(args, "--trace-cmd", strings.NewReplacer("{cli}", cli, "{control}", control, "{out}", out).Replace(w.TraceCmd))
 	}
 	if w.GuestArgs != "" {
 		args = append(args, "--guest-bin", cli, "--guest-args", w.GuestArgs)
