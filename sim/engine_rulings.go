@@ -27,6 +27,7 @@ func dataRulings() []Ruling {
 		{"who may talk to a connected QP", "packets whose source is not the QP's path are dropped", "IB, packet validation"},
 		{"loopback", "functions of a chip reach one another whether the port is up or not; the link to another chip needs it up on both", "unknown on hardware"},
 		{"RoCE addresses", "a packet reaches the function whose table has both its GID and its MAC; roce_en is not asked", "a test program that works with rdma-core does not set it"},
+		{"route header of a datagram", "its length counts BTH, DETH, immediate, data padded to 4 and ICRC, in RoCE version 2 UDP's header too; identification, flags and checksum of an IPv4 header are 0", "IBTA 8.3 and the RoCEv2 annex for the lengths; what hardware leaves in an IPv4 header is not known"},
 		{"two ends of a link", "at the second end LIDs begin at 0x11 and the fifth byte of a MAC is 1", "no source"},
 		{"multicast", "datagrams to a group are lost", "not modelled"},
 	}
