@@ -51,3 +51,33 @@ func TestResponderDepth(t *testing.T) {
 		}()
 	}
 }
+
+// TestDuplicateReadRights: a READ that comes again is answered again, but not when the
+// QP has lost the right to be read from meanwhile.
+func TestDuplicateReadRights(t *testing.T) {
+	r := newFlow(t, Options{})
+	a, b := r.newEnd(prm.QPTypeRC, nil), r.newEnd(prm.QPTypeRC, nil)
+	connect(a, b)
+	m := r.region(4096, nil)
+	r.chip.mu.Lock()
+	defer r.chip.mu.Unlock()
+	f := r.chip.funcs[0]
+	q := f.qps.objs[b.n]
+	first := q.flow.expected
+	read := func() int {
+		p := f.chip.fabric.packet(pktRead)
+		p.psn, p.slid, p.vaddr, p.rkey, p.length = first, q.ctx.PrimaryAddressPath().Rlid(), m.at, m.key, 8
+		f.request(q, p)
+		n := q.flow.answers.len()
+		f.dropAnswers(q)
+		return n
+	}
+	require.Equal(t, 1, read())
+	require.Equal(t, first+1, q.flow.expected)
+	require.Equal(t, 1, read(), "again")
+	q.rre = false
+	require.Zero(t, read())
+	require.False(t, q.flow.stopping, "a duplicate is no reason to end the QP")
+	q.rre = true
+	require.Equal(t, 1, read())
+}
