@@ -90,6 +90,10 @@ func TestMonitorNamesTheFault(t *testing.T) {
 					require.NoError(t, h.Conn().Err())
 				}
 				require.NoError(t, chip.ClearFault(""))
+				if v.Lost() {
+					time.Sleep(10 * time.Second)
+					require.True(t, m.Verdict().Lost(), "its state is gone, whatever the registers read")
+				}
 				_ = h.Close(context.Background())
 				<-m.Done()
 				held(chip, 0)(t)

@@ -59,7 +59,7 @@ type Options struct {
 	// not call the Monitor but for Verdict and Report.
 	OnSample func(Sample, Verdict)
 	// OnVerdict sees every new verdict, on the monitor's goroutine and before its
-	// event is offered. It must not block; it may call cmdif.Conn.Dead.
+	// event is offered, under the rules of OnSample; it may call cmdif.Conn.Dead.
 	OnVerdict func(Verdict)
 	// Logger hears about verdicts; nil is silent.
 	Logger *slog.Logger

@@ -1,6 +1,7 @@
 package health_test
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/mlxvfio/mlxvfio/health"
 	"github.com/mlxvfio/mlxvfio/vfio"
+	"github.com/mlxvfio/mlxvfio/vfio/vfiotest"
 )
 
 // The fatal sensors, each alone and in pairs: the first in Linux' order is the
@@ -373,6 +375,24 @@ func TestLostStaysLost(t *testing.T) {
 			within(t, m, health.Gone, time.Second)
 		})
 	}
+}
+
+// Accesses that fail read all ones; the verdict says what the transport answered.
+func TestBrokenTransport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := vfio.NewFaulty(vfiotest.NewRAM(vfiotest.RAMOptions{}), nil)
+		dev, err := vfio.NewDevice(f, vfio.DeviceOptions{})
+		require.NoError(t, err)
+		defer dev.Close()
+		w, err := dev.Window(vfio.RegionBAR0)
+		require.NoError(t, err)
+		m := watch(t, health.Options{Window: w, Period: time.Second})
+		pause(1500 * time.Millisecond)
+		f.Add(vfio.Fault{Verb: vfio.VerbRead, Times: -1, Err: errors.New("the server has gone away")})
+		within(t, m, health.Gone, time.Second)
+		require.Contains(t, m.Verdict().Explanation, "the server has gone away")
+		m.Stop()
+	})
 }
 
 func TestVerdictError(t *testing.T) {
