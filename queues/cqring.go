@@ -1,8 +1,8 @@
 package queues
 
 import (
-	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"sync/atomic"
 
 	"github.com/mlxvfio/mlxvfio/internal/prm"
@@ -44,23 +44,30 @@ type CQRingConfig struct {
 // It belongs to one caller at a time, together with the attached queues; only
 // Notified and Break may be called by others.
 type CQRing struct {
+	// What Poll reads and writes for every list comes first, in a cache line or two.
+
+	lines []vfio.Line // the entries
+	at    int         // index of the next entry; len(lines) stands for 0 of the next pass
+	turn  uint32      // running index of entry 0 of this pass
+	pass  uint32      // the owner bit of an entry of this pass that has arrived
+	last  *peer       // the queue pair of the newest completion
+	rec   record
+
 	mem   vfio.Mem
 	buf   []byte
 	mask  uint32
 	log   uint8
-	ci    uint32 // entries polled, running freely; the device sees 24 bits
-	at    int    // where the next entry lies in buf; len(buf) stands for 0 of the next pass
-	pass  uint32 // the owner bit of an entry at at that has arrived
-	last  *peer  // the queue pair of the newest completion
 	peers peers
-	rec   record
-	db    doorbell
+	bell  vfio.Doorbell
 	cqn   uint32
 	name  string
 
 	sn     atomic.Uint32 // completion events seen: the arm sequence number
 	broken atomic.Pointer[CQError]
 }
+
+// ci counts the entries that were polled. It runs freely; the device sees 24 bits.
+func (r *CQRing) ci() uint32 { return r.turn + uint32(r.at) }
 
 // NewCQRing makes the software side of a completion queue, marks every entry as
 // not written and prepares the record. It must be done before the device hears of
@@ -79,8 +86,9 @@ func (r *CQRing) init(c CQRingConfig) error {
 		return fmt.Errorf("make CQ %s of %d entries: %w: the ring has %d bytes and needs %d, the record has %d and needs %d",
 			c.Name, size, vfio.ErrRange, c.Ring.Len(), size*cqeSize, c.Record.Len(), RecordSize)
 	}
-	r.mem, r.buf, r.mask, r.log = c.Ring, c.Ring.Bytes(), uint32(size)-1, c.LogSize
-	r.rec, r.db, r.cqn, r.name = newRecord(c.Record), newDoorbell(c.UAR), c.CQN, c.Name
+	r.mem, r.buf, r.lines, r.mask, r.log = c.Ring, c.Ring.Bytes(), c.Ring.Lines(), uint32(size)-1, c.LogSize
+	r.rec, r.cqn, r.name = newRecord(c.Record), c.CQN, c.Name
+	r.bell = newDoorbell(c.UAR, r.rec, recordArm)
 	r.last = &nobody
 	r.seek(0)
 	for i := range size {
@@ -95,49 +103,74 @@ func (r *CQRing) init(c CQRingConfig) error {
 // WQEs are completions like others: look at OK, and have Err explain them. The
 // error is about the CQ, a *CQError; dst[:n] is good whatever it says. Poll
 // neither allocates nor takes a lock as long as nothing fails.
-func (r *CQRing) Poll(dst []Completion) (n int, err error) {
-	if n = r.sends(dst); n == len(dst) {
-		return n, nil
+//
+// The hot paths take successes of the send queue that completed last; pollSlow has
+// the rest.
+func (r *CQRing) Poll(dst []Completion) (int, error) {
+	p, at := r.last, r.at
+	if len(dst) == 1 && at < len(r.lines) && len(p.sq.slots) > 0 {
+		// One completion: as the loop of sends, without what a loop needs.
+		e, sq := &r.lines[at], p.sq
+		if r.ownByte(e, at)&0xfd == r.pass {
+			fromDevice()
+			w := e[cqeOwn/8]
+			s := &sq.slots[wqeIndex(w)&(len(sq.slots)-1)]
+			if uint32(w)&0xffffff00 == p.who && sq.pi-s.end < sq.pi-sq.ci {
+				sq.ci = s.end
+				r.at = at + 1
+				c := &dst[0]
+				c.WRID, c.QPN, c.ByteLen = s.wrid, p.qpn, bits.ReverseBytes32(uint32(e[5]>>32))
+				c.Opcode, c.Syndrome, c.SendOpcode = prm.CQEReq, 0, prm.WQEOpcode(w)
+				r.rec.store(recordConsumer, (r.turn+uint32(at)+1)&ciMask)
+				return 1, nil
+			}
+		}
+		return r.pollSlow(dst, 0)
 	}
-	return r.pollSlow(dst, n)
+	n := r.sends(dst)
+	if n < len(dst) {
+		return r.pollSlow(dst, n)
+	}
+	return n, nil
 }
+
+// wqeIndex is the WQE counter of a CQE, of the word with the owner bit.
+func wqeIndex(w uint64) int { return int(bits.ReverseBytes16(uint16(w >> 32))) }
 
 // sends is the hot loop: it takes the successes of the send queue that completed
 // last, up to the end of the ring or the first entry that is anything else.
 func (r *CQRing) sends(dst []Completion) (n int) {
-	p := r.last
-	sq, slots := p.sq, p.sq.slots
-	buf, pass := r.buf[r.at:], r.pass
-	left := sq.pi - sq.ci
-	if len(slots) == 0 {
+	p, at := r.last, r.at
+	slots := p.sq.slots
+	if at >= len(r.lines) || len(slots) == 0 {
 		return 0
 	}
-	dst = dst[:min(len(dst), len(buf)/cqeSize)]
-	for n < len(dst) {
-		at := n * cqeSize
-		e := (*[cqeSize]byte)(buf[at : at+cqeSize : at+cqeSize])
-		own := r.ownOf(e, at)
-		if own&0xfd != pass { // opcode 0, format 0, the owner bit of this pass; solicited or not
+	lines := r.lines[:len(r.lines):len(r.lines)][at:]
+	dst = dst[:min(len(dst), len(lines))]
+	pi, pass := p.sq.pi, r.pass
+	left := pi - p.sq.ci
+	for n < len(dst) && n < len(lines) {
+		e := &lines[n]
+		if r.ownByte(e, at+n)&0xfd != pass { // opcode 0, format 0, the owner bit of this pass; solicited or not
 			break
 		}
 		fromDevice()
-		who := binary.LittleEndian.Uint32(e[0x38:0x3c])
-		s := &slots[int(own>>16)&(len(slots)-1)]
-		rest := sq.pi - s.end
-		if who&0xffffff00 != p.who || rest >= left { // another queue, or not outstanding
+		w := e[cqeOwn/8] // send opcode and QPN, WQE counter, signature, owner
+		s := &slots[wqeIndex(w)&(len(slots)-1)]
+		rest := pi - s.end
+		if uint32(w)&0xffffff00 != p.who || rest >= left { // another queue, or not outstanding
 			break
 		}
 		left = rest
 		c := &dst[n]
-		c.WRID, c.QPN, c.ByteLen = s.wrid, p.qpn, binary.BigEndian.Uint32(e[0x2c:0x30])
-		c.Opcode, c.Syndrome, c.SendOpcode = prm.CQEReq, 0, prm.WQEOpcode(who)
+		c.WRID, c.QPN, c.ByteLen = s.wrid, p.qpn, bits.ReverseBytes32(uint32(e[5]>>32))
+		c.Opcode, c.Syndrome, c.SendOpcode = prm.CQEReq, 0, prm.WQEOpcode(w)
 		n++
 	}
 	if n > 0 {
-		sq.ci = sq.pi - left
-		r.at += n * cqeSize
-		r.ci += uint32(n)
-		r.rec.store(recordConsumer, r.ci&ciMask)
+		p.sq.ci = pi - left
+		r.at += n
+		r.rec.store(recordConsumer, r.ci()&ciMask)
 	}
 	return n
 }
@@ -148,11 +181,10 @@ func (r *CQRing) sends(dst []Completion) (n int) {
 //go:noinline
 func (r *CQRing) pollSlow(dst []Completion, n int) (int, error) {
 	for n < len(dst) {
-		if r.at == len(r.buf) {
-			r.at, r.pass = 0, r.pass^1
+		if r.at == len(r.lines) {
+			r.at, r.turn, r.pass = 0, r.turn+r.mask+1, r.pass^1
 		}
-		e := prm.AsCQE64(r.buf[r.at:])
-		own := r.ownOf((*[cqeSize]byte)(e), 0)
+		own := r.ownByte(&r.lines[r.at], r.at)
 		if own&1 != r.pass || own&0xf0 == 0xf0 {
 			if n > 0 {
 				return n, nil
@@ -160,6 +192,7 @@ func (r *CQRing) pollSlow(dst []Completion, n int) (int, error) {
 			return 0, r.idle()
 		}
 		fromDevice()
+		e := r.entry(r.ci())
 		if p := r.peers.find(e.QPN()); p != r.last {
 			r.last = p
 		} else {
@@ -175,18 +208,18 @@ func (r *CQRing) pollSlow(dst []Completion, n int) (int, error) {
 
 // seek makes ci the next entry to be polled.
 func (r *CQRing) seek(ci uint32) {
-	r.ci, r.at, r.pass = ci, int(ci&r.mask)*cqeSize, ci>>r.log&1
+	r.at, r.turn, r.pass = int(ci&r.mask), ci&^r.mask, ci>>r.log&1
 }
 
-// ownOf loads the dword with the owner bit of an entry, which lies off bytes
-// behind r.at. Without the race detector it is a plain aligned load, as doorbell
-// records are plain stores (race_off.go): what the entry guards is loaded behind
-// the branch on it, and fromDevice orders the two for the CPU.
-func (r *CQRing) ownOf(e *[cqeSize]byte, off int) uint32 {
+// ownByte loads the byte with opcode, format and owner bit of entry at. Without the
+// race detector that is a plain aligned load of its word, as doorbell records are
+// plain stores (race_off.go): what the entry guards is loaded behind the branch on
+// it, and fromDevice orders the two for the CPU.
+func (r *CQRing) ownByte(e *vfio.Line, at int) uint32 {
 	if raceEnabled {
-		return r.mem.LoadBE32(r.at + off + cqeOwn)
+		return r.mem.LoadBE32(at*cqeSize+cqeOwn) & 0xff
 	}
-	return binary.BigEndian.Uint32(e[cqeOwn : cqeOwn+4])
+	return uint32(e[cqeOwn/8] >> 56)
 }
 
 // own loads the dword with the owner bit of entry ci.

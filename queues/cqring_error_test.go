@@ -258,7 +258,7 @@ func FuzzPoll(f *testing.F) {
 		}
 		require.LessOrEqual(t, b.sq.pi-b.sq.ci, uint32(b.sq.Size()))
 		require.LessOrEqual(t, b.rq.pi-b.rq.ci, uint32(b.rq.Size()))
-		require.LessOrEqual(t, b.ci, uint32(20*3))
+		require.LessOrEqual(t, b.ci(), uint32(20*3))
 		b.Forget(microQPN)
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math/bits"
 
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 	"github.com/mlxvfio/mlxvfio/vfio"
@@ -60,13 +61,12 @@ func (r *CQRing) fail(ci uint32, err error, e *prm.CQE64, format string, a ...an
 //
 //go:noinline
 func (r *CQRing) other(c *Completion, e *prm.CQE64) error {
-	ci, p := r.ci, r.last
+	ci, p := r.ci(), r.last
 	if f := e.Format(); f != prm.CQEFormatNoInline {
 		return r.fail(ci, ErrCQE, e, "format %d (%s) is not supported; create the CQ without compression and the queue pairs without inline scatter", f, f)
 	}
-	r.ci++
-	r.at += cqeSize
-	r.rec.store(recordConsumer, r.ci&ciMask)
+	r.at++
+	r.rec.store(recordConsumer, r.ci()&ciMask)
 	if p == &nobody {
 		return r.fail(ci, ErrUnknownQueue, e, "QP %#x; attach a queue pair before it posts, and detach it after it is destroyed", e.QPN())
 	}
@@ -181,8 +181,8 @@ func (r *CQRing) idle() error {
 	// not arrived, while the last entry of this pass has. In a ring that the device
 	// fills in order that cannot be otherwise. Poll had the first look; the one
 	// after the other excludes that both arrived in between.
-	if last := r.ci + r.mask; r.log > 0 && r.ready(last) && !r.ready(r.ci) {
-		e := r.fail(r.ci, ErrCQOverrun, nil, "its queue pairs go to error; make it as large as all WQEs that can be outstanding, and reset them")
+	if ci := r.ci(); r.log > 0 && r.ready(ci+r.mask) && !r.ready(ci) {
+		e := r.fail(ci, ErrCQOverrun, nil, "its queue pairs go to error; make it as large as all WQEs that can be outstanding, and reset them")
 		r.broken.CompareAndSwap(nil, e)
 		return e
 	}
@@ -201,10 +201,11 @@ func (r *CQRing) close() {
 	e := make([]byte, cqeSize)
 	e[cqeSize-1] = cqeNever
 	r.mem, r.buf, r.mask, r.log = vfio.MemOf(e), e, 0, 0
+	r.lines = r.mem.Lines()
 	r.seek(0)
 	r.last = &nobody
 	r.rec.close()
-	r.db = newDoorbell(nil)
+	r.bell = newDoorbell(nil, r.rec, recordArm)
 	r.broken.Store(&CQError{Name: r.name, CQN: r.cqn, Err: vfio.ErrClosed})
 }
 
@@ -239,13 +240,14 @@ func (r *CQRing) Forget(qpn uint32) {
 		return
 	}
 	p.first, p.flushed = nil, 0
-	end := r.ci
-	for end-r.ci <= r.mask && r.ready(end) {
+	ci := r.ci()
+	end := ci
+	for end-ci <= r.mask && r.ready(end) {
 		end++
 	}
 	fromDevice()
 	gone := uint32(0)
-	for i := end; i != r.ci; {
+	for i := end; i != ci; {
 		i--
 		e := r.entry(i)
 		switch {
@@ -262,9 +264,9 @@ func (r *CQRing) Forget(qpn uint32) {
 		}
 	}
 	if gone > 0 {
-		r.seek(r.ci + gone)
+		r.seek(ci + gone)
 		toDevice()
-		r.rec.store(recordConsumer, r.ci&ciMask)
+		r.rec.store(recordConsumer, r.ci()&ciMask)
 	}
 }
 
@@ -283,13 +285,11 @@ const (
 // the doorbell bears the consumer index (Linux cq.h, mlx5_cq_arm): if there are
 // completions nobody has polled, the event comes at once.
 func (r *CQRing) Arm(solicitedOnly bool) {
-	v := r.sn.Load()&3<<28 | r.ci&ciMask
+	v := r.sn.Load()&3<<28 | r.ci()&ciMask
 	if solicitedOnly {
 		v |= armSolicited
 	}
-	r.rec.store(recordArm, v)
-	toDevice()
-	r.db.ring(r.db.at+UARCQDoorbell, uint64(v)<<32|uint64(r.cqn))
+	r.bell.Ring(bits.ReverseBytes32(v), UARCQDoorbell, bits.ReverseBytes64(uint64(v)<<32|uint64(r.cqn)))
 }
 
 // Notified counts a completion event of this CQ: the next Arm bears the next
@@ -297,7 +297,7 @@ func (r *CQRing) Arm(solicitedOnly bool) {
 func (r *CQRing) Notified() { r.sn.Add(1) }
 
 // Consumer is the running index of the next entry to be polled.
-func (r *CQRing) Consumer() uint32 { return r.ci }
+func (r *CQRing) Consumer() uint32 { return r.ci() }
 
 // Entries is the number of entries of the ring.
 func (r *CQRing) Entries() int { return int(r.mask) + 1 }

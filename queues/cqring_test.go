@@ -190,7 +190,7 @@ func TestPeers(t *testing.T) {
 			require.ErrorIs(t, err, ErrUnknownQueue)
 		} else if q == nil {
 			q, _ := newSQ(t, 4, nil)
-			q.qpn8 = qpn << 8
+			q.qpn8 = uint64(qpn) << 8
 			r.AttachSend(q)
 			queues[qpn] = q
 		}

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"math/bits"
 
-	"github.com/mlxvfio/mlxvfio/internal/mmio"
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
 
@@ -49,37 +48,13 @@ func (r *record) store(off int, v uint32) {
 	binary.LittleEndian.PutUint32(r.raw[off&4:off&4+4], bits.ReverseBytes32(v))
 }
 
-// doorbell is the 8-byte register a queue rings: in a UAR page, or, for
-// measurements without a device, in a page of ordinary memory.
-type doorbell struct {
-	win  *vfio.Window
-	at   uint64 // where the UAR page begins in the window; 0 in a page of memory
-	page *[1 << adapterPageShift]byte
-}
-
-func newDoorbell(u *UAR) doorbell {
+// newDoorbell is the doorbell that counts in the word at byte off of the record
+// and rings in a UAR page. Nil puts a page of ordinary memory in its place: the
+// queue then works without a device.
+func newDoorbell(u *UAR, r record, off int) vfio.Doorbell {
+	word := r.mem.Slice(off, 4)
 	if u == nil {
-		return doorbell{page: new([1 << adapterPageShift]byte)}
+		return vfio.WindowOf("no device", make([]byte, vfio.DoorbellPage)).Doorbell(0, word)
 	}
-	return doorbell{win: u.dev.BAR, at: u.off}
-}
-
-// ring stores v, big-endian, at byte off of the window.
-func (d *doorbell) ring(off, v uint64) {
-	if d.win != nil {
-		d.win.WriteBE64(off, v)
-		return
-	}
-	binary.LittleEndian.PutUint64(d.page[off&(1<<adapterPageShift-8):], bits.ReverseBytes64(v))
-}
-
-// copyWC writes whole 64-byte blocks at byte off of the window and pushes them out
-// (BlueFlame).
-func (d *doorbell) copyWC(off uint64, p []byte) {
-	if d.win != nil {
-		d.win.CopyWC(off, p)
-	} else {
-		copy(d.page[off:], p)
-	}
-	mmio.FlushWC()
+	return u.dev.BAR.Doorbell(u.off, word)
 }

@@ -12,7 +12,8 @@ import (
 // found, through many turns of both rings.
 func TestMicrobench(t *testing.T) {
 	for _, op := range MicroOps() {
-		m, err := NewMicrobench(nil)
+		u, bar := memoryUAR(t)
+		m, err := NewMicrobench(u)
 		require.NoError(t, err)
 		parsed, ok := ParseMicroOp(op.String())
 		require.True(t, ok)
@@ -36,7 +37,7 @@ func TestMicrobench(t *testing.T) {
 			w := wqeAt(m.sq, m.sq.pi-uint32(blocks), 16)
 			require.Equal(t, byte(microOpcodes[op]), w[3])
 			require.Equal(t, byte(Signalled), w[11], "the last of a batch is signalled")
-			require.Equal(t, w[:8], m.sq.db.page[m.sq.reg^m.sq.bfSize:][:8], "in place of the register")
+			require.Equal(t, w[:8], bar[m.sq.reg:][:8], "the register")
 		}
 	}
 	m, err := NewMicrobench(nil)

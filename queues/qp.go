@@ -341,7 +341,7 @@ func (q *QP) makeRings(p qpPlan) (err error) {
 
 // attach gives the queues their number and makes them complete on their CQs.
 func (q *QP) attach() {
-	q.SQ.qpn8 = q.number << 8
+	q.SQ.qpn8 = uint64(q.number) << 8
 	q.o.SendCQ.AttachSend(q.SQ)
 	if q.RQ != nil {
 		q.RQ.qpn = q.number

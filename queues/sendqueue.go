@@ -2,7 +2,9 @@ package queues
 
 import (
 	"fmt"
+	"math/bits"
 
+	"github.com/mlxvfio/mlxvfio/internal/mmio"
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
@@ -43,21 +45,29 @@ type SendQueueConfig struct {
 // A SendQueue belongs to one caller at a time, together with the CQ it completes
 // on.
 type SendQueue struct {
-	buf   []byte
-	slots []sqSlot // one a block
+	// What Post reads and writes for every list comes first, in two cache lines.
+
+	blocks []vfio.Line // the ring
+	slots  []sqSlot    // one a block
 	// pi and ci count blocks: written by us, and retired. They run freely; the
 	// device sees their low 16 bits, and a slot is found by masking.
-	pi, ci      uint32
-	first8      uint64 // the first control word of the newest WQE: the doorbell's value
-	qpn8        uint32 // QPN << 8
-	atomicMax   uint64 // limit of the write rule; 0 = none
-	rung        uint32 // pi of the last doorbell
-	maxDS       int
-	reg, bfSize uint64 // next BlueFlame buffer in the window, and the size of one
-	blueFlame   bool
-	dead        bool
-	rec         record
-	db          doorbell
+	pi, ci    uint32
+	first8    uint64 // the first 8 bytes of the newest WQE as they lie in the ring: what the register gets
+	qpn8      uint64 // QPN << 8
+	rung      uint32 // pi of the last doorbell
+	reg, flip uint64 // the register of the last doorbell in the UAR page, and what makes the other one of it
+	atomicMax uint64 // limit of the write rule; 0 = none
+	// plainWrite is the longest write that needs no closer look: 0 while the write
+	// rule holds.
+	plainWrite uint32
+	bell       vfio.Doorbell
+
+	buf       []byte // the ring as bytes
+	rec       record
+	bfSize    int // of one BlueFlame buffer
+	maxDS     int
+	blueFlame bool
+	dead      bool
 }
 
 // sqSlot is what is kept of a WQE, at the slot of its first block.
@@ -83,17 +93,20 @@ func NewSendQueue(c SendQueueConfig) (*SendQueue, error) {
 	if c.BlueFlameSize <= 0 {
 		c.BlueFlameSize = DefaultBlueFlameSize
 	}
-	q := &SendQueue{
-		buf: c.Ring.Bytes(), slots: make([]sqSlot, size), qpn8: c.QPN << 8, maxDS: c.MaxWQE / wqeUnit,
-		reg: UARBlueFlame, bfSize: uint64(c.BlueFlameSize), blueFlame: c.BlueFlame,
-		rec: newRecord(c.Record), db: newDoorbell(c.UAR),
+	// The two buffers lie behind each other in the upper half of the page.
+	if n := c.BlueFlameSize; n&(n-1) != 0 || n > UARBlueFlame/2 {
+		return nil, fmt.Errorf("make a send queue with BlueFlame buffers of %d bytes: %w; powers of two up to %d are possible", n, vfio.ErrRange, UARBlueFlame/2)
 	}
-	q.reg += q.db.at
-	return q, nil
+	rec := newRecord(c.Record)
+	return &SendQueue{
+		buf: c.Ring.Bytes(), blocks: c.Ring.Lines(), slots: make([]sqSlot, size), qpn8: uint64(c.QPN) << 8, maxDS: c.MaxWQE / wqeUnit,
+		reg: UARBlueFlame ^ uint64(c.BlueFlameSize), flip: uint64(c.BlueFlameSize), bfSize: c.BlueFlameSize, blueFlame: c.BlueFlame,
+		rec: rec, plainWrite: maxLen, bell: newDoorbell(c.UAR, rec, recordSend),
+	}, nil
 }
 
 // QPN is the number of the queue pair.
-func (q *SendQueue) QPN() uint32 { return q.qpn8 >> 8 }
+func (q *SendQueue) QPN() uint32 { return uint32(q.qpn8 >> 8) }
 
 // Size is the number of 64-byte blocks of the ring.
 func (q *SendQueue) Size() int { return len(q.slots) }
@@ -118,7 +131,10 @@ func (q *SendQueue) SetPeerAtomic(limit int) {
 	if limit < 0 || limit&(limit-1) != 0 {
 		panic(fmt.Sprintf("queues: SetPeerAtomic(%d): not a power of two", limit))
 	}
-	q.atomicMax = uint64(limit)
+	q.atomicMax, q.plainWrite = uint64(limit), maxLen
+	if limit != 0 {
+		q.plainWrite = 0
+	}
 }
 
 // PeerAtomic is the limit of the write rule, 0 for none.
@@ -127,21 +143,34 @@ func (q *SendQueue) PeerAtomic() int { return int(q.atomicMax) }
 // Ring tells the device about every WQE written since the last call: WQEs, then
 // the doorbell record, then the register (docs/ordering.md). With nothing new it
 // does nothing.
-func (q *SendQueue) Ring() { _, _ = q.Post(nil) }
-
-// ringBlueFlame writes the whole WQE to the register, if it is alone, fits, and
-// does not wrap.
-func (q *SendQueue) ringBlueFlame() bool {
-	first, n := q.rung, int(q.pi-q.rung)
-	at := q.index(first)
-	if q.slots[at].end != q.pi || n*WQEBB > int(q.bfSize) || at+n > len(q.slots) {
-		return false
+func (q *SendQueue) Ring() {
+	if q.pi != q.rung {
+		q.ring()
 	}
-	q.db.copyWC(q.reg, q.buf[at*WQEBB:(at+n)*WQEBB])
-	q.rung = q.pi
-	q.reg ^= q.bfSize
-	return true
 }
+
+// ring is the doorbell in any case.
+//
+//go:noinline
+func (q *SendQueue) ring() {
+	pi, n := q.pi, int(q.pi-q.rung)
+	at, first := q.reg^q.flip, q.index(q.rung)
+	q.rung, q.reg = pi, at
+	// BlueFlame takes one WQE that fits and does not wrap.
+	if !q.blueFlame || q.slots[first].end != pi || n*WQEBB > q.bfSize || first+n > len(q.slots) {
+		q.bell.Ring(wireCount(pi), at, q.first8)
+		return
+	}
+	toDevice()
+	q.rec.store(recordSend, pi&0xffff)
+	toDevice()
+	q.bell.CopyWC(at, q.buf[first*WQEBB:(first+n)*WQEBB])
+	mmio.FlushWC()
+}
+
+// wireCount is the number of blocks as the doorbell record has it: 16 bits,
+// big-endian.
+func wireCount(pi uint32) uint32 { return bits.ReverseBytes32(pi & 0xffff) }
 
 // Reset forgets every WQE: for a queue pair that is back in state RESET.
 func (q *SendQueue) Reset() {
@@ -157,9 +186,9 @@ func (q *SendQueue) RetireAll() { q.ci = q.pi }
 // record may then go.
 func (q *SendQueue) close() {
 	q.dead, q.ci, q.pi, q.rung = true, 0, 0, 0
-	q.buf, q.slots = nil, nil
+	q.buf, q.blocks, q.slots = nil, nil, nil
 	q.rec.close()
-	q.db, q.reg = newDoorbell(nil), UARBlueFlame
+	q.bell = newDoorbell(nil, q.rec, recordSend)
 }
 
 // full is why there is no room.
@@ -189,25 +218,21 @@ func (q *SendQueue) index(pi uint32) int { return int(pi) & (len(q.slots) - 1) }
 
 // block is the ring memory of the block with this running number.
 func (q *SendQueue) block(pi uint32) *[WQEBB]byte {
-	at := uint(q.index(pi)) * WQEBB
-	return (*[WQEBB]byte)(q.buf[at : at+WQEBB : at+WQEBB])
+	return (*[WQEBB]byte)(q.buf[q.index(pi)*WQEBB:])
 }
 
-// placeIn is the block with this running number, and its slot. That there is a
-// slot is asked first, so that the compiler knows the masked index to be inside.
-func placeIn(buf []byte, slots []sqSlot, pi uint32) (*[WQEBB]byte, *sqSlot) {
-	i := uint(pi) & uint(len(slots)-1)
-	at := i * WQEBB
-	return (*[WQEBB]byte)(buf[at : at+WQEBB : at+WQEBB]), &slots[i]
+// place is the block with this running number as words, and its slot. room or one
+// like it must have been asked before: then the compiler knows that there is a
+// slot, and that the masked index is inside.
+func (q *SendQueue) place(pi uint32) (*vfio.Line, *sqSlot) {
+	i := uint(pi) & uint(len(q.slots)-1)
+	return &q.blocks[i], &q.slots[i]
 }
-
-// place is placeIn of this queue.
-func (q *SendQueue) place(pi uint32) (*[WQEBB]byte, *sqSlot) { return placeIn(q.buf, q.slots, pi) }
 
 // commit makes a WQE of n blocks part of the queue. c0 is its first control word.
 func (q *SendQueue) commit(s *sqSlot, pi, n uint32, c0, wrid uint64) {
 	s.wrid, s.end = wrid, pi+n
-	q.pi, q.first8 = pi+n, c0
+	q.pi, q.first8 = pi+n, bits.ReverseBytes64(c0)
 }
 
 // outstanding tells whether a WQE with this index is under way, and where it

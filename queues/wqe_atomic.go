@@ -24,9 +24,9 @@ func (q *SendQueue) CompareSwap(wrid uint64, f Flags, l SGE, r Remote, compare, 
 	c0 := q.ctrl0(pi) | c0CS | 4
 	putCtrl(w, c0, f, 0)
 	putRemote(w, r)
-	put64(w, 32, swap)
-	put64(w, 40, compare)
-	putSGE(w, 48, 8, l)
+	put64(w, 4, swap)
+	put64(w, 5, compare)
+	putSGE(w, 6, l)
 	q.commit(s, pi, 1, c0, wrid)
 	return nil
 }
@@ -44,9 +44,9 @@ func (q *SendQueue) FetchAdd(wrid uint64, f Flags, l SGE, r Remote, add uint64) 
 	c0 := q.ctrl0(pi) | c0FA | 4
 	putCtrl(w, c0, f, 0)
 	putRemote(w, r)
-	put64(w, 32, add)
-	zero64(w, 40)
-	putSGE(w, 48, 8, l)
+	put64(w, 4, add)
+	w[5] = 0
+	putSGE(w, 6, l)
 	q.commit(s, pi, 1, c0, wrid)
 	return nil
 }
@@ -80,9 +80,9 @@ func (q *SendQueue) MaskedCompareSwap(wrid uint64, f Flags, l SGE, r Remote, op 
 		c0 := q.ctrl0(pi) | c0MCS | c0Size4 | 4
 		putCtrl(w, c0, f, 0)
 		putRemote(w, r)
-		put32s(w, 32, uint32(op.Swap), uint32(op.Compare))
-		put32s(w, 40, uint32(op.SwapMask), uint32(op.CompareMask))
-		putSGE(w, 48, 4, l)
+		put32s(w, 4, uint32(op.Swap), uint32(op.Compare))
+		put32s(w, 5, uint32(op.SwapMask), uint32(op.CompareMask))
+		putSGE(w, 6, l)
 		q.commit(s, pi, 1, c0, wrid)
 		return nil
 	}
@@ -93,15 +93,15 @@ func (q *SendQueue) MaskedCompareSwap(wrid uint64, f Flags, l SGE, r Remote, op 
 		return q.full()
 	}
 	w, s := q.place(pi)
-	x := q.block(pi + 1) // the ring may end between the two blocks
+	x, _ := q.place(pi + 1) // the ring may end between the two blocks
 	c0 := q.ctrl0(pi) | c0MCS | c0Size8 | 5
 	putCtrl(w, c0, f, 0)
 	putRemote(w, r)
-	put64(w, 32, op.Swap)
-	put64(w, 40, op.Compare)
-	put64(w, 48, op.SwapMask)
-	put64(w, 56, op.CompareMask)
-	putSGE(x, 0, 8, l)
+	put64(w, 4, op.Swap)
+	put64(w, 5, op.Compare)
+	put64(w, 6, op.SwapMask)
+	put64(w, 7, op.CompareMask)
+	putSGE(x, 0, l)
 	q.commit(s, pi, 2, c0, wrid)
 	return nil
 }
@@ -129,9 +129,9 @@ func (q *SendQueue) MaskedFetchAdd(wrid uint64, f Flags, l SGE, r Remote, op *Ma
 	c0 |= q.ctrl0(pi) | c0MFA | 4
 	putCtrl(w, c0, f, 0)
 	putRemote(w, r)
-	put64(w, 32, hi)
-	put64(w, 40, lo)
-	putSGE(w, 48, l.Len, l)
+	put64(w, 4, hi)
+	put64(w, 5, lo)
+	putSGE(w, 6, l)
 	q.commit(s, pi, 1, c0, wrid)
 	return nil
 }

@@ -92,8 +92,9 @@ func inlineUnits(n int) int {
 // finish writes the control segment and makes the WQE part of the queue.
 func (b *builder) finish(opmod uint8, f Flags, imm uint32, wrid uint64) {
 	c0 := b.q.ctrl0(b.pi) | uint64(opmod)<<56 | uint64(b.op)<<32 | uint64(b.ds)
-	putCtrl(b.q.block(b.pi), c0, f, imm)
-	b.commit(c0, wrid)
+	w, s := b.q.place(b.pi)
+	putCtrl(w, c0, f, imm)
+	b.q.commit(s, b.pi, blocksOf(b.ds), c0, wrid)
 }
 
 func (b *builder) commit(c0, wrid uint64) {

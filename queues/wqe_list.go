@@ -1,6 +1,8 @@
 package queues
 
 import (
+	"math/bits"
+
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 )
 
@@ -36,223 +38,114 @@ type WorkRequest struct {
 // list costs less per WQE than as many calls, most of all where neighbours have
 // the same operation.
 func (q *SendQueue) Post(work []WorkRequest) (n int, err error) {
-	if len(work) > 0 {
-		switch r := &work[0]; r.Op {
-		case prm.WQERdmaWrite, prm.WQERdmaRead:
-			if len(r.Inline) == 0 {
-				n = q.runRDMA(work, r.Op)
-			} else {
-				n = q.runInline(work)
-			}
-		case prm.WQEAtomicFA:
-			n = q.runFetchAdd(work)
-		case prm.WQEAtomicMaskedCS:
-			if r.Local.Len == 4 {
-				n = q.runMaskedCS4(work)
-			} else {
-				n = q.runMaskedCS8(work)
-			}
-		}
-		if n < len(work) {
-			n, err = q.postRest(work, n)
-		}
+	if len(work) != 1 {
+		return q.postList(work)
 	}
-	// The doorbell: WQEs, then the record, then the register (docs/ordering.md).
-	pi := q.pi
-	if pi == q.rung {
-		return n, err
+	// One request, of a plain form, with room: every instruction counts. Nothing is
+	// written before it is known that the request is right; what is not plain takes
+	// the way of a list.
+	r, pi := &work[0], q.pi
+	if !q.room(1) {
+		return q.postList(work)
 	}
-	toDevice()
-	q.rec.store(recordSend, pi&0xffff)
-	toDevice()
-	if q.blueFlame && q.ringBlueFlame() {
-		return n, err
+	w, s := q.place(pi)
+	first8, blocks := q.ctrl0(pi), uint32(1)
+	switch r.Op {
+	case prm.WQERdmaWrite, prm.WQERdmaRead:
+		switch {
+		case r.onePiece(q.plainWrite):
+			first8 |= uint64(r.Op)<<32 | 3
+			putSGE(w, 4, r.Local)
+		case r.Op == prm.WQERdmaWrite && len(r.Inline) == 16 && q.plainWrite != 0:
+			first8 |= c0Write | 4
+			putInline16(w, (*[16]byte)(r.Inline))
+		default:
+			return q.postList(work)
+		}
+	case prm.WQEAtomicFA:
+		if !r.fetchAdd8() {
+			return q.postList(work)
+		}
+		first8 |= c0FA | 4
+		put64(w, 4, r.Swap)
+		w[5] = 0
+		putSGE(w, 6, r.Local)
+	case prm.WQEAtomicMaskedCS:
+		switch {
+		case r.maskedCS4():
+			first8 |= c0MCS | c0Size4 | 4
+			put64(w, 4, r.Swap<<32|r.Compare)
+			put64(w, 5, r.SwapMask<<32|r.CompareMask)
+			putSGE(w, 6, r.Local)
+		case r.maskedCS8() && q.room(2):
+			first8 |= c0MCS | c0Size8 | 5
+			blocks = 2
+			put64(w, 4, r.Swap)
+			put64(w, 5, r.Compare)
+			put64(w, 6, r.SwapMask)
+			put64(w, 7, r.CompareMask)
+			x, _ := q.place(pi + 1)
+			putSGE(x, 0, r.Local) // the ring may end between the two blocks
+		default:
+			return q.postList(work)
+		}
+	default:
+		return q.postList(work)
+	}
+	first8 = bits.ReverseBytes64(first8)
+	putHead(w, first8, r)
+	s.wrid = r.WRID
+	pi += blocks
+	s.end, q.pi = pi, pi
+	if !q.bell.Direct() {
+		q.first8 = first8
+		q.ring()
+		return 1, nil
 	}
 	q.rung = pi
-	at := q.reg
-	q.reg = at ^ q.bfSize
-	q.db.ring(at, q.first8)
-	return n, err
+	q.reg ^= q.flip
+	q.bell.Store(wireCount(pi), q.reg, first8)
+	return 1, nil
 }
 
-// postRest goes on where the first hot loop ended.
+// postList is Post of any list.
+//
+//go:noinline
+func (q *SendQueue) postList(work []WorkRequest) (int, error) {
+	if len(work) == 0 {
+		q.Ring()
+		return 0, nil
+	}
+	if n := q.run(work); n < len(work) {
+		return q.postRest(work, n)
+	}
+	if !q.bell.Direct() {
+		q.ring()
+		return len(work), nil
+	}
+	pi := q.pi
+	q.rung = pi
+	q.reg ^= q.flip
+	q.bell.Store(wireCount(pi), q.reg, q.first8)
+	return len(work), nil
+}
+
+// postRest goes on behind the first n requests, which were posted.
 //
 //go:noinline
 func (q *SendQueue) postRest(work []WorkRequest, n int) (int, error) {
+	var err error
 	for n < len(work) {
-		k := 0
-		switch r := &work[n]; {
-		case (r.Op == prm.WQERdmaWrite || r.Op == prm.WQERdmaRead) && len(r.Inline) == 0:
-			k = q.runRDMA(work[n:], r.Op)
-		case r.Op == prm.WQEAtomicFA:
-			k = q.runFetchAdd(work[n:])
-		}
-		if k == 0 {
-			if err := q.postOne(&work[n]); err != nil {
-				return n, err
-			}
-			k = 1
-		}
-		n += k
-	}
-	return n, nil
-}
-
-// The run functions are hot loops: each posts neighbours of one plain form, and
-// ends before the first request that has another, is wrong, or has no room. They
-// call nothing, so that their state stays in registers.
-
-// runRDMA posts WRITEs or READs of one piece.
-func (q *SendQueue) runRDMA(work []WorkRequest, op prm.WQEOpcode) int {
-	pi, slots := q.pi, q.slots
-	if len(slots) == 0 || q.atomicMax != 0 && op == prm.WQERdmaWrite {
-		return 0
-	}
-	work = work[:min(len(work), len(slots)-int(pi-q.ci))]
-	head := uint64(op)<<32 | uint64(q.qpn8) | 3
-	n := 0
-	for n < len(work) {
-		r := &work[n]
-		if r.Op != op || r.Local.Len-1 >= maxLen || len(r.More)|len(r.Inline) != 0 {
+		if err = q.postOne(&work[n]); err != nil {
 			break
 		}
-		w, s := placeIn(q.buf, slots, pi)
-		c0 := uint64(uint16(pi))<<40 | head
-		q.first8 = c0
-		s.wrid, s.end = r.WRID, pi+1
-		putCtrl(w, c0, r.Flags, 0)
-		putRemote(w, r.Remote)
-		putSGE(w, 32, r.Local.Len, r.Local)
 		n++
-		pi++
-	}
-	q.pi = pi
-	return n
-}
-
-// runInline posts WRITEs of 16 bytes of inline data, the smallest message that
-// carries a header of its own; other sizes go one by one.
-func (q *SendQueue) runInline(work []WorkRequest) int {
-	pi, slots := q.pi, q.slots
-	if len(slots) == 0 || q.atomicMax != 0 {
-		return 0
-	}
-	work = work[:min(len(work), len(slots)-int(pi-q.ci))]
-	head := c0Write | uint64(q.qpn8) | 4
-	n := 0
-	for n < len(work) {
-		r := &work[n]
-		p := r.Inline
-		if r.Op != prm.WQERdmaWrite || len(p) != 16 {
-			break
+		if n < len(work) {
+			n += q.run(work[n:])
 		}
-		w, s := placeIn(q.buf, slots, pi)
-		c0 := uint64(uint16(pi))<<40 | head
-		q.first8 = c0
-		s.wrid, s.end = r.WRID, pi+1
-		putCtrl(w, c0, r.Flags, 0)
-		putRemote(w, r.Remote)
-		putInline16(w, (*[16]byte)(p))
-		n++
-		pi++
 	}
-	q.pi = pi
-	return n
-}
-
-// runFetchAdd posts standard fetch-and-adds.
-func (q *SendQueue) runFetchAdd(work []WorkRequest) int {
-	pi, slots := q.pi, q.slots
-	if len(slots) == 0 {
-		return 0
-	}
-	work = work[:min(len(work), len(slots)-int(pi-q.ci))]
-	head := c0FA | uint64(q.qpn8) | 4
-	n := 0
-	for n < len(work) {
-		r := &work[n]
-		if r.Op != prm.WQEAtomicFA || r.Local.Len != 8 || r.Remote.Addr&7 != 0 {
-			break
-		}
-		w, s := placeIn(q.buf, slots, pi)
-		c0 := uint64(uint16(pi))<<40 | head
-		q.first8 = c0
-		s.wrid, s.end = r.WRID, pi+1
-		putCtrl(w, c0, r.Flags, 0)
-		putRemote(w, r.Remote)
-		put64(w, 32, r.Swap)
-		zero64(w, 40)
-		putSGE(w, 48, 8, r.Local)
-		n++
-		pi++
-	}
-	q.pi = pi
-	return n
-}
-
-// runMaskedCS4 posts masked compare-and-swaps of 4 bytes.
-func (q *SendQueue) runMaskedCS4(work []WorkRequest) int {
-	pi, slots := q.pi, q.slots
-	if len(slots) == 0 {
-		return 0
-	}
-	work = work[:min(len(work), len(slots)-int(pi-q.ci))]
-	head := c0MCS | c0Size4 | uint64(q.qpn8) | 4
-	n := 0
-	for n < len(work) {
-		r := &work[n]
-		if r.Op != prm.WQEAtomicMaskedCS || r.Local.Len != 4 || r.Remote.Addr&3 != 0 ||
-			(r.Swap|r.Compare|r.SwapMask|r.CompareMask)>>32 != 0 {
-			break
-		}
-		w, s := placeIn(q.buf, slots, pi)
-		c0 := uint64(uint16(pi))<<40 | head
-		q.first8 = c0
-		s.wrid, s.end = r.WRID, pi+1
-		putCtrl(w, c0, r.Flags, 0)
-		putRemote(w, r.Remote)
-		put64(w, 32, r.Swap<<32|r.Compare)
-		put64(w, 40, r.SwapMask<<32|r.CompareMask)
-		putSGE(w, 48, 4, r.Local)
-		n++
-		pi++
-	}
-	q.pi = pi
-	return n
-}
-
-// runMaskedCS8 posts masked compare-and-swaps of 8 bytes, which take two blocks;
-// the ring may end between them.
-func (q *SendQueue) runMaskedCS8(work []WorkRequest) int {
-	pi, slots := q.pi, q.slots
-	if len(slots) == 0 {
-		return 0
-	}
-	work = work[:min(len(work), (len(slots)-int(pi-q.ci))/2)]
-	head := c0MCS | c0Size8 | uint64(q.qpn8) | 5
-	n := 0
-	for n < len(work) {
-		r := &work[n]
-		if r.Op != prm.WQEAtomicMaskedCS || r.Local.Len != 8 || r.Remote.Addr&7 != 0 {
-			break
-		}
-		w, s := placeIn(q.buf, slots, pi)
-		x, _ := placeIn(q.buf, slots, pi+1)
-		c0 := uint64(uint16(pi))<<40 | head
-		q.first8 = c0
-		s.wrid, s.end = r.WRID, pi+2
-		putCtrl(w, c0, r.Flags, 0)
-		putRemote(w, r.Remote)
-		put64(w, 32, r.Swap)
-		put64(w, 40, r.Compare)
-		put64(w, 48, r.SwapMask)
-		put64(w, 56, r.CompareMask)
-		putSGE(x, 0, 8, r.Local)
-		n++
-		pi += 2
-	}
-	q.pi = pi
-	return n
+	q.Ring()
+	return n, err
 }
 
 // postOne writes one request of any form through the method for it.

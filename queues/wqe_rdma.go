@@ -22,7 +22,7 @@ func (q *SendQueue) Write(wrid uint64, f Flags, l SGE, r Remote) error {
 	c0 := q.ctrl0(pi) | c0Write | 3
 	putCtrl(w, c0, f, 0)
 	putRemote(w, r)
-	putSGE(w, 32, l.Len, l)
+	putSGE(w, 4, l)
 	q.commit(s, pi, 1, c0, wrid)
 	return nil
 }
@@ -53,7 +53,7 @@ func (q *SendQueue) Read(wrid uint64, f Flags, l SGE, r Remote) error {
 	c0 := q.ctrl0(pi) | c0Read | 3
 	putCtrl(w, c0, f, 0)
 	putRemote(w, r)
-	putSGE(w, 32, l.Len, l)
+	putSGE(w, 4, l)
 	q.commit(s, pi, 1, c0, wrid)
 	return nil
 }
@@ -128,7 +128,11 @@ func (q *SendQueue) WriteInline(wrid uint64, f Flags, p []byte, r Remote) error 
 	c0 := q.ctrl0(pi) | c0Write | ((4+n+15)/16 + 2)
 	putCtrl(w, c0, f, 0)
 	putRemote(w, r)
-	putInline(w, p)
+	if len(p) == 16 {
+		putInline16(w, (*[16]byte)(p))
+	} else {
+		putInline(q.block(pi), p)
+	}
 	q.commit(s, pi, 1, c0, wrid)
 	return nil
 }
@@ -160,23 +164,9 @@ const oneBlockInline = WQEBB - 2*wqeUnit - 4
 // putInline writes 1 … 28 bytes of inline data and zero padding (ruling W2) into
 // the last two units of a block.
 func putInline(w *[WQEBB]byte, p []byte) {
-	if len(p) == 16 {
-		putInline16(w, (*[16]byte)(p))
-		return
-	}
-	put32(w, 32, inlineBit|uint32(len(p)))
+	binary.BigEndian.PutUint32(w[32:36], inlineBit|uint32(len(p)))
 	n := 36 + copy(w[36:], p)
 	clear(w[n : (n+15)&^15])
-}
-
-// putInline16 is putInline of 16 bytes, which need no call.
-func putInline16(w *[WQEBB]byte, p *[16]byte) {
-	a, b := binary.LittleEndian.Uint64(p[0:8]), binary.LittleEndian.Uint64(p[8:16])
-	binary.LittleEndian.PutUint32(w[32:36], 16<<24|0x80)
-	binary.LittleEndian.PutUint64(w[36:44], a)
-	binary.LittleEndian.PutUint64(w[44:52], b)
-	zero64(w, 52)
-	binary.LittleEndian.PutUint32(w[60:64], 0)
 }
 
 // notAtomic is the refusal of the write rule.

@@ -29,7 +29,7 @@ func (q *SendQueue) sendOne(op prm.WQEOpcode, c0 uint64, wrid uint64, f Flags, i
 	w, s := q.place(pi)
 	c0 |= q.ctrl0(pi) | 2
 	putCtrl(w, c0, f, imm)
-	putSGE(w, 16, l.Len, l)
+	putSGE(w, 2, l)
 	q.commit(s, pi, 1, c0, wrid)
 	return nil
 }

@@ -5,12 +5,13 @@ import (
 	"math/bits"
 
 	"github.com/mlxvfio/mlxvfio/internal/prm"
+	"github.com/mlxvfio/mlxvfio/vfio"
 )
 
-// A WQE is stored in words of 8 bytes. The first control word is read back for
-// the doorbell, and two 4-byte stores read back as 8 bytes would stall. Values are
-// swapped before they are stored: of a big-endian store of a value that is partly
-// constant the compiler makes byte stores.
+// A WQE is stored in words of 8 bytes: the first control word is read back for the
+// doorbell, and two 4-byte stores read back as 8 bytes would stall. Words are in
+// host order, which is little-endian wherever package mmio is, so each is swapped
+// once. Indexes count words of the block.
 
 // Opcode and opmod as they stand in the first control word.
 const (
@@ -29,41 +30,51 @@ const (
 	c0Size8     = uint64(9) << 56
 )
 
-// put32 stores a big-endian dword at byte off of a block.
-func put32(w *[WQEBB]byte, off int, v uint32) {
-	binary.LittleEndian.PutUint32(w[off:off+4], bits.ReverseBytes32(v))
-}
+// put64 stores a big-endian quadword.
+func put64(w *vfio.Line, i int, v uint64) { w[i] = bits.ReverseBytes64(v) }
 
-// put64 stores a big-endian quadword at byte off of a block.
-func put64(w *[WQEBB]byte, off int, v uint64) {
-	binary.LittleEndian.PutUint64(w[off:off+8], bits.ReverseBytes64(v))
-}
-
-// zero64 stores 8 bytes of zeros; of put64 the compiler would swap them first.
-func zero64(w *[WQEBB]byte, off int) { binary.LittleEndian.PutUint64(w[off:off+8], 0) }
-
-// put32s stores two big-endian dwords at byte off of a block.
-func put32s(w *[WQEBB]byte, off int, a, b uint32) {
-	binary.LittleEndian.PutUint64(w[off:off+8], bits.ReverseBytes64(uint64(a)<<32|uint64(b)))
+// put32s stores two big-endian dwords.
+func put32s(w *vfio.Line, i int, a, b uint32) {
+	w[i] = bits.ReverseBytes64(uint64(a)<<32 | uint64(b))
 }
 
 // ctrl0 is the first control word; the caller adds opmod, opcode and ds.
-func (q *SendQueue) ctrl0(pi uint32) uint64 { return uint64(uint16(pi))<<40 | uint64(q.qpn8) }
+func (q *SendQueue) ctrl0(pi uint32) uint64 { return uint64(uint16(pi))<<40 | q.qpn8 }
 
 // putCtrl stores a control segment.
-func putCtrl(w *[WQEBB]byte, c0 uint64, f Flags, imm uint32) {
+func putCtrl(w *vfio.Line, c0 uint64, f Flags, imm uint32) {
 	put64(w, 0, c0)
-	put32s(w, 8, uint32(f&ctrlFlags), imm)
+	put32s(w, 1, uint32(f&ctrlFlags), imm)
 }
 
 // putRemote stores a remote address segment.
-func putRemote(w *[WQEBB]byte, r Remote) {
-	put64(w, 16, r.Addr)
-	put32s(w, 24, r.RKey, 0)
+func putRemote(w *vfio.Line, r Remote) {
+	put64(w, 2, r.Addr)
+	put32s(w, 3, r.RKey, 0)
 }
 
-// putSGE stores a data segment of n bytes.
-func putSGE(w *[WQEBB]byte, off int, n uint32, l SGE) {
-	put32s(w, off, n, l.LKey)
-	put64(w, off+8, l.Addr)
+// putSGE stores a data segment. The compiler loads the two halves of its first
+// word at once.
+func putSGE(w *vfio.Line, i int, l SGE) {
+	w[i] = bits.RotateLeft64(bits.ReverseBytes64(uint64(l.LKey)<<32|uint64(l.Len)), 32)
+	put64(w, i+1, l.Addr)
+}
+
+// putHead stores the control segment of a request without immediate data, and its
+// remote address segment. first8 is the first control word as it lies in memory.
+func putHead(w *vfio.Line, first8 uint64, r *WorkRequest) {
+	w[0] = first8
+	w[1] = uint64(r.Flags&ctrlFlags) << 24 // byte 11
+	w[2] = bits.ReverseBytes64(r.Remote.Addr)
+	w[3] = uint64(bits.ReverseBytes32(r.Remote.RKey))
+}
+
+// putInline16 stores an inline segment of 16 bytes, padded with zeros (ruling W2),
+// behind control and remote address segment.
+func putInline16(w *vfio.Line, p *[16]byte) {
+	a, b := binary.LittleEndian.Uint64(p[0:8]), binary.LittleEndian.Uint64(p[8:16])
+	w[4] = a<<32 | 16<<24 | 0x80
+	w[5] = b<<32 | a>>32
+	w[6] = b >> 32
+	w[7] = 0
 }

@@ -20,6 +20,12 @@ import (
 // mapping behind it.
 type Mem struct{ b []byte }
 
+// Line is 64 bytes as words in host order: a block of a WQE, or a CQE.
+type Line [8]uint64
+
+// LineSize is the number of bytes of a Line.
+const LineSize = 64
+
 // MemOf views bytes as Mem. The first byte must be 8-byte aligned for 64-bit
 // access, as every mapping is.
 func MemOf(b []byte) Mem { return Mem{b} }
@@ -29,6 +35,15 @@ func (m Mem) Len() int { return len(m.b) }
 
 // Bytes is the memory itself, for bulk access and for the views of internal/prm.
 func (m Mem) Bytes() []byte { return m.b }
+
+// Lines is the memory as whole Lines. It must be 8-byte aligned.
+func (m Mem) Lines() []Line {
+	p := unsafe.Pointer(unsafe.SliceData(m.b))
+	if uintptr(p)&7 != 0 {
+		panic("vfio: lines of unaligned memory")
+	}
+	return unsafe.Slice((*Line)(p), len(m.b)/LineSize)
+}
 
 // Slice is the view of n bytes at off.
 func (m Mem) Slice(off, n int) Mem { return Mem{m.b[off : off+n : off+n]} }

@@ -14,6 +14,19 @@ TEXT ·Store64(SB), NOSPLIT, $0-16
 	MOVD R1, (R0)
 	RET
 
+// DMB OSHST twice: the WQEs before the record, the record before the register.
+// func Doorbell(word *uint32, n uint32, reg unsafe.Pointer, v uint64)
+TEXT ·Doorbell(SB), NOSPLIT, $0-32
+	MOVD word+0(FP), R0
+	MOVW n+8(FP), R1
+	MOVD reg+16(FP), R2
+	MOVD v+24(FP), R3
+	DMB  $2
+	MOVW R1, (R0)
+	DMB  $2
+	MOVD R3, (R2)
+	RET
+
 // func Copy64(dst, src unsafe.Pointer, n uintptr)
 TEXT ·Copy64(SB), NOSPLIT, $0-24
 	MOVD dst+0(FP), R0

@@ -37,6 +37,23 @@ func TestStoreWidth(t *testing.T) {
 	}
 }
 
+// A doorbell writes its two words and not a bit beside them.
+func TestDoorbell(t *testing.T) {
+	b := guarded()
+	Doorbell((*uint32)(unsafe.Pointer(&b[1])), 0x01020304, unsafe.Pointer(&b[20]), 0x1112131415161718)
+	for i, v := range b {
+		switch i {
+		case 1:
+			require.Equal(t, uint32(0x01020304), Load32(unsafe.Pointer(&b[1])), "the record")
+			require.Equal(t, uint32(0xa5a5a5a5), Load32(unsafe.Add(unsafe.Pointer(&b[1]), 4)), "its neighbour")
+		case 20:
+			require.Equal(t, uint64(0x1112131415161718), v, "the register")
+		default:
+			require.Equal(t, uint64(0xa5a5a5a5a5a5a5a5), v, "word %d", i)
+		}
+	}
+}
+
 func TestCopy64(t *testing.T) {
 	for _, n := range []int{0, 64, 128, 256} {
 		src := make([]byte, 256)
