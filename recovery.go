@@ -393,6 +393,9 @@ func (r *Recoverable) Evidence(m *health.Monitor, reason string) *health.Evidenc
 	}
 	r.mu.Unlock()
 	e.Events = func() any { return r.events.list() }
+	if m != nil {
+		e.Environment = func() any { return m.Report().Environment }
+	}
 	if h == nil {
 		e.Notes = append(e.Notes, "the function was not open")
 		return e

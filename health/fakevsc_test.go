@@ -28,6 +28,7 @@ type fakeVSC struct {
 	// failAt makes the n-th access from now fail.
 	failAt int
 	freed  int // writes of 0 to the semaphore
+	tried  int // writes to the software-reset semaphore while it is held
 	onRead func(reg int)
 }
 
@@ -155,6 +156,9 @@ func (f *fakeVSC) access(x uint32) {
 	}
 	at := x & vscAddrMask
 	if x&vscFlag != 0 {
+		if s.sticky[at] && s.words[at] != 0 && f.data != 0 {
+			f.tried++
+		}
 		if !s.sticky[at] || f.data == 0 || s.words[at] == 0 {
 			s.words[at] = f.data
 		}

@@ -57,19 +57,19 @@ func (c *climber) checkMFRL() error {
 		return unsupported("virtual functions never reset the chip")
 	case c.t.Registers == nil:
 		return unsupported("no command interface to write the register with")
-	case c.t.HotReset == nil && c.t.LinkToggle == nil:
+	}
+	var hits []vfio.HotResetFunction
+	if c.t.HotReset != nil && c.t.HotResetInfo != nil {
+		l, err := c.t.HotResetInfo()
+		hits, c.slot = l, err == nil
+	}
+	c.rep.Hits = hits
+	if !c.slot && c.t.LinkToggle == nil {
 		return unsupported("nothing here can reset the link, which level 3 needs")
 	}
 	if err := c.answers(); err != nil {
 		return useless("a device that does not answer takes no command: %s", oneLine(err))
 	}
-	var hits []vfio.HotResetFunction
-	if c.t.HotResetInfo != nil {
-		if l, err := c.t.HotResetInfo(); err == nil {
-			hits = l
-		}
-	}
-	c.rep.Hits = hits
 	switch {
 	case c.rung > c.o.MaxLevel:
 		return nil
@@ -149,7 +149,7 @@ func (c *climber) linkBy(method uint8) bool {
 	case mfrlToggle:
 		return c.t.LinkToggle != nil
 	case mfrlHot:
-		return c.t.HotReset != nil
+		return c.slot
 	}
 	return false
 }

@@ -168,6 +168,7 @@ type climber struct {
 	ctx  context.Context
 	rep  RungReport
 	vsc  *VSC // of rung sw-reset
+	slot bool // of rung mfrl: the slot can be reset
 }
 
 // rungs are the actions. precheck answers an *notTriedError where the rung is of no

@@ -238,12 +238,15 @@ func TestMFRL(t *testing.T) {
 	for name, tt := range map[string]struct {
 		m       fakeMFRL
 		toggle  bool
+		noSlot  bool
 		works   bool
 		started bool
 		says    string
 	}{
 		"hot reset":        {m: fakeMFRL{levels: 0x49, types: 1, method: 1, answer: prm.MFRLResetInProgress}, works: true, started: true},
 		"toggle":           {m: fakeMFRL{levels: 8, types: 1, method: 0, answer: prm.MFRLResetInProgress}, toggle: true, works: true, started: true},
+		"no way at all":    {m: fakeMFRL{levels: 8, types: 1, method: 1}, noSlot: true},
+		"no slot here":     {m: fakeMFRL{levels: 8, types: 1, method: 1}, noSlot: true, toggle: true, says: "method 1"},
 		"no toggle here":   {m: fakeMFRL{levels: 8, types: 1, method: 0}, says: "method 0"},
 		"level 6 only":     {m: fakeMFRL{levels: 0x41, types: 1, method: 1}, says: "level 6"},
 		"no level":         {m: fakeMFRL{levels: 1, types: 1, method: 1}, says: "level 3"},
@@ -262,6 +265,9 @@ func TestMFRL(t *testing.T) {
 				x := h.target(t)
 				if tt.toggle {
 					x.LinkToggle = func(context.Context) error { h.done("toggle"); h.reset(RungMFRL); h.mfrl.state = 0; return nil }
+				}
+				if tt.noSlot {
+					x.HotResetInfo = func() ([]vfio.HotResetFunction, error) { return nil, vfio.ErrNotSupported }
 				}
 				rep, err := Recover(t.Context(), x, RecoverOptions{MaxLevel: RungMFRL, Consent: agree})
 				require.Equal(t, tt.works, rep.Recovered, "%v", err)
@@ -384,4 +390,57 @@ func TestRungNames(t *testing.T) {
 	}
 	_, err := ParseRung("reboot")
 	require.ErrorContains(t, err, "hot-reset")
+}
+
+// TestSemaphoreGivenBackLater: the gateway is taken by another just when the
+// software-reset semaphore should be given back; it is, as soon as that can be.
+func TestSemaphoreGivenBackLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newFakeHW(t)
+		time.Sleep(time.Second)
+		h.sickWith(FatalRFR, RungFLR)
+		foreign := func(ticket uint32) {
+			h.fakeVSC.mu.Lock()
+			defer h.fakeVSC.mu.Unlock()
+			h.sem = ticket
+		}
+		x := h.target(t)
+		reset := x.Reset
+		x.Reset = func() error {
+			foreign(0)
+			return reset()
+		}
+		go func() {
+			time.Sleep(50 * time.Millisecond) // between the request and its end
+			foreign(0x999)
+		}()
+		rep, err := Recover(t.Context(), x, RecoverOptions{MaxLevel: RungFLR})
+		require.NoError(t, err)
+		require.Equal(t, RungFLR, rep.By)
+		said := false
+		for _, s := range rep.Rungs[1].Steps {
+			said = said || errors.Is(s.Err, ErrGatewayHeld)
+		}
+		require.True(t, said, "the report says what could not be done")
+		gw, sw := h.semaphores()
+		require.Zero(t, gw)
+		require.Zero(t, sw)
+	})
+}
+
+// TestAliveNeedsTwoCounts: all ones and then a counter that stands is no life.
+func TestAliveNeedsTwoCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newFakeHW(t)
+		x := h.target(t)
+		r := &recovery{t: x, ctx: t.Context()}
+		h.ones, h.stopped = true, true
+		go func() { time.Sleep(3 * alivePause); h.set(func() { h.ones = false }) }()
+		_, err := r.alive(t.Context())
+		require.ErrorIs(t, err, ErrStalled)
+		h.set(func() { h.stopped = false })
+		note, err := r.alive(t.Context())
+		require.NoError(t, err)
+		require.NotEmpty(t, note)
+	})
 }

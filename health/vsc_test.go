@@ -227,6 +227,7 @@ func TestSWResetSemaphore(t *testing.T) {
 	require.ErrorIs(t, err, ErrSemaphoreHeld)
 	_, now := f.semaphores()
 	require.Equal(t, sw, now, "a busy semaphore is left alone")
+	require.Zero(t, f.tried, "and not even asked for")
 	require.NoError(t, release())
 	require.NoError(t, release(), "a second release does nothing")
 	_, sw = f.semaphores()
