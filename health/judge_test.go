@@ -86,7 +86,7 @@ func TestJudgeInvariants(t *testing.T) {
 			} else {
 				better++
 			}
-			if j.hasBuffer && j.buffer.RFR && !(j.stale && j.oldRun) && !ones {
+			if j.live() && j.buffer.RFR && !ones {
 				require.GreaterOrEqual(t, is, Fatal, "seed %d: rfr", seed)
 			}
 		}
