@@ -179,6 +179,7 @@ type Counters struct {
 func (c *Chip) Counters(i int) Counters {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.settle()
 	return c.funcs[i].count
 }
 
