@@ -167,9 +167,9 @@ func (o *oddWriter) event() Event {
 		}
 		return e
 	case n >= 82 && n < 84:
-		return StringEvent(lost, o.stamp(), id, uint16(r.IntN(8)), uint8(1+r.IntN(7)), r.Uint32())
+		return StringEvent(lost, o.stamp(), id, uint16(r.IntN(8))|uint16(r.IntN(2))<<12, uint8(1+r.IntN(7)), r.Uint32())
 	}
-	o.tmsn = (o.tmsn + 1) & 31 // soon again
+	o.tmsn = (o.tmsn+1)&31 | uint16(r.IntN(2))<<12 // soon again, and nearly the same
 	if len(o.pending) > 20 {
 		o.pending = nil
 	}

@@ -15,6 +15,10 @@ func TestD10TheKeyIsEventIDAndNumberAndPartsMayComeInAnyOrder(t *testing.T) {
 	require.Equal(t, [MaxParams]uint32{1, 2, 3, 4, 5, 6, 7}, ms[1].Params)
 	require.EqualValues(t, 7, ms[1].NParams)
 	require.Zero(t, c.OrphanParams)
+	// The part behind a header may be of another message.
+	lines, _, c = gold(t, blockOf(at, str(1, 0, one), str(9, 1, 4), str(1, 1, 5)))
+	require.Equal(t, []string{"0x105 0x0501004900000004", "0x105 one 5"}, lines)
+	require.EqualValues(t, 1, c.OrphanParams)
 	// A number of 13 bits: 0x1fff and 0x0fff are different messages.
 	lines, _, c = gold(t, blockOf(at, str(0x1fff, 0, one), str(0x0fff, 1, 1), str(0x1fff, 1, 2)))
 	require.Equal(t, []string{"0x105 0x05017ff900000001", "0x105 one 2"}, lines)
@@ -49,6 +53,13 @@ func TestD11ANewHeaderEndsTheOldMessage(t *testing.T) {
 	}
 	lines, _, _ := gold(t, blockOf(at, str(1, 0, two), str(1, 1, 1), str(1, 0, one), str(1, 1, 9)))
 	require.Equal(t, []string{"0x105 one 9"}, lines)
+	// Also one that needs no parameters: what follows is an orphan.
+	lines, _, c := gold(t, blockOf(at, str(1, 0, two), str(1, 1, 1), str(1, 0, plain), str(1, 2, 2)))
+	require.Equal(t, []string{"0x105 plain", "0x105 0x0501000a00000002"}, lines)
+	require.EqualValues(t, 1, c.IncompleteMessages)
+	// A header with another number ends nothing: 13 bits count.
+	lines, _, _ = gold(t, blockOf(at, str(0x1001, 0, one), str(1, 0, plain), str(0x1001, 1, 3)))
+	require.Equal(t, []string{"0x105 plain", "0x105 one 3"}, lines)
 }
 
 func TestD11WhatIsPendingAtTheEndOrAtAGapIsIncomplete(t *testing.T) {
