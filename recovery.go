@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/mlxvfio/mlxvfio/cmdif"
 	"github.com/mlxvfio/mlxvfio/health"
-	"github.com/mlxvfio/mlxvfio/health/blackbox"
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
 
@@ -164,85 +162,6 @@ func (r *Recoverable) endedLocked(reset bool) {
 	r.lives = append(r.lives, h.Ledger())
 }
 
-// Drain implements health.Lifecycle.
-func (r *Recoverable) Drain(ctx context.Context) error {
-	r.settle()
-	h := r.HCA()
-	if h == nil {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.wreck != nil {
-			return fmt.Errorf("%s was cut off and not reset since: %w", r.dev.Info().Name, vfio.ErrInUse)
-		}
-		return nil
-	}
-	err := h.Close(ctx)
-	<-h.closed
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.endedLocked(false)
-	if onlyLeft(err) {
-		return nil
-	}
-	return err
-}
-
-// Park implements health.Lifecycle.
-func (r *Recoverable) Park(cause error) error {
-	r.settle()
-	h := r.HCA()
-	if h == nil {
-		return nil
-	}
-	err := h.park(cause)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.endedLocked(false)
-	return err
-}
-
-// Reopen implements health.Lifecycle: what was parked is released, and the function
-// brought up without a reset.
-func (r *Recoverable) Reopen(ctx context.Context) error {
-	if err := r.release(ctx); err != nil {
-		return err
-	}
-	o := r.o
-	o.SkipReset = true
-	_, err := r.open(ctx, o)
-	return err
-}
-
-// release frees what was parked. Bus mastering is off, or it stays parked: a reset
-// of the slot, or a device that came back, may have left it on.
-func (r *Recoverable) release(ctx context.Context) error {
-	r.mu.Lock()
-	h := r.wreck
-	r.mu.Unlock()
-	if h == nil {
-		return nil
-	}
-	if err := r.dev.SetBusMaster(false); err != nil {
-		return err
-	}
-	return r.releaseNow(ctx, h)
-}
-
-func (r *Recoverable) releaseNow(ctx context.Context, h *HCA) error {
-	r.mu.Lock()
-	reset := r.reset
-	r.mu.Unlock()
-	err := h.release(ctx, reset)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.wreck, r.reset = nil, false
-	r.lives = append(r.lives, h.Ledger())
-	if err != nil {
-		err = fmt.Errorf("free what the life before left: %w", err)
-	}
-	return err
-}
-
 // wasReset books that the device has forgotten the wreck.
 func (r *Recoverable) wasReset(f func() error) func() error {
 	return func() error {
@@ -380,80 +299,4 @@ func (r *Recoverable) Close(ctx context.Context) error {
 	errs = append(errs, r.dev.Close())
 	r.keepers.Wait()
 	return errors.Join(errs...)
-}
-
-// Evidence says where a black box of this function finds what it keeps. m may be
-// nil. The caller may add to it.
-func (r *Recoverable) Evidence(m *health.Monitor, reason string) *health.Evidence {
-	e := &health.Evidence{Device: r.dev.Info().Name, Reason: reason, Window: r.bar, Monitor: m}
-	r.mu.Lock()
-	h := r.hca
-	if h == nil {
-		h = r.wreck
-	}
-	r.mu.Unlock()
-	e.Events = func() any { return r.events.list() }
-	if m != nil {
-		e.Environment = func() any { return m.Report().Environment }
-	}
-	if h == nil {
-		e.Notes = append(e.Notes, "the function was not open")
-		return e
-	}
-	if h.conn != nil {
-		e.Commands = h.conn
-	}
-	e.Ledger = func() any { return h.Ledger() }
-	e.Capabilities = func() any { return capEvidence(h.Caps()) }
-	e.Firmware = func() any { return firmwareEvidence(h, r.pci) }
-	return e
-}
-
-// SaveBlackBox writes a black box to path, in one step.
-func (r *Recoverable) SaveBlackBox(ctx context.Context, path string, e *health.Evidence) error {
-	return blackbox.Write(path, e.Collect(ctx), blackbox.Options{})
-}
-
-var _ health.Lifecycle = (*Recoverable)(nil)
-
-// capRecord is a capability type for a black box.
-type capRecord struct {
-	Type    string `json:"type"`
-	Number  uint16 `json:"number"`
-	Current string `json:"current"` // hex
-	Maximum string `json:"maximum"`
-}
-
-func capEvidence(caps []*Capability) []capRecord {
-	out := make([]capRecord, 0, len(caps))
-	for _, c := range caps {
-		out = append(out, capRecord{c.Type.String(), uint16(c.Type), fmt.Sprintf("%x", c.Current), fmt.Sprintf("%x", c.Maximum)})
-	}
-	return out
-}
-
-func firmwareEvidence(h *HCA, id pciID) any {
-	return struct {
-		VendorID uint16          `json:"vendor_id"`
-		DeviceID uint16          `json:"device_id"`
-		Firmware string          `json:"firmware"`
-		Board    Board           `json:"board"`
-		ISSI     uint16          `json:"issi"`
-		Stages   []string        `json:"stages"`
-		Opened   []time.Duration `json:"stage_ns"`
-	}{id.Vendor, id.Device, h.firmware, h.board, h.issi, stageNames(h.times), stageTimes(h.times)}
-}
-
-func stageNames(l []StageEvent) (names []string) {
-	for _, e := range l {
-		names = append(names, e.Stage)
-	}
-	return names
-}
-
-func stageTimes(l []StageEvent) (times []time.Duration) {
-	for _, e := range l {
-		times = append(times, e.Duration)
-	}
-	return times
 }

@@ -4,9 +4,12 @@ import (
 	"context"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mlxvfio/mlxvfio"
+	"github.com/mlxvfio/mlxvfio/health"
 	"github.com/mlxvfio/mlxvfio/internal/drivertest"
 	"github.com/mlxvfio/mlxvfio/internal/vfiouser"
 	"github.com/mlxvfio/mlxvfio/sim"
@@ -44,5 +47,43 @@ func TestDriverOverSocket(t *testing.T) {
 				return tr
 			}, drivertest.Options{Sparse: true})
 		})
+	}
+}
+
+// TestRecoverOverSocket: the ladder through a socket: a software reset, a
+// function-level reset, and a reset of the slot, which vfio-user does not have.
+func TestRecoverOverSocket(t *testing.T) {
+	for _, tt := range []struct {
+		arg string
+		by  health.Rung
+	}{{"now", health.RungSWReset}, {"now+heal=flr", health.RungFLR}, {"now+heal=hot-reset", health.RungNone}} {
+		c := chip(t, "sim:cx5")
+		path := serve(t, c)
+		tr, err := vfiouser.Dial(context.Background(), path, vfiouser.Options{})
+		require.NoError(t, err)
+		w := drivertest.Watch(tr)
+		r, err := mlxvfio.NewRecoverable(w, mlxvfio.Options{CommandTimeout: time.Second})
+		require.NoError(t, err)
+		_, err = r.Open(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, c.SetFault("fatal", tt.arg))
+		limits := map[health.Rung]time.Duration{health.RungSWReset: time.Second, health.RungFLR: time.Second}
+		delete(limits, tt.by) // only those that fail may be hurried
+		rep, err := r.Recover(t.Context(), health.RecoverOptions{MaxLevel: health.RungHotReset, Consent: agree, Limits: limits})
+		require.Equal(t, tt.by, rep.By, "%v", err)
+		if tt.by == health.RungNone {
+			require.Equal(t, health.OutcomeNotSupported, rep.Rungs[3].Outcome)
+			require.ErrorIs(t, err, health.ErrNotRecovered)
+		} else {
+			require.NoError(t, r.HCA().Conn().NOP(t.Context()))
+		}
+		require.NoError(t, r.Close(t.Context()))
+		for _, l := range r.Ledgers() {
+			drivertest.Balanced(t, l)
+		}
+		w.Check(t)
+		n := c.Counters(0)
+		require.Zero(t, n.DMAFaults)
+		require.Zero(t, n.PagesUnmapped)
 	}
 }
