@@ -51,6 +51,7 @@ type HCA struct {
 	probes chan struct{} // events by which interrupts are checked
 	// dataPaths are those that OpenData made and nobody has closed.
 	dataPaths dataPathSet
+	tracing   tracing
 	events    eventCounters
 
 	// limits are the device's own, where register DTOR gives them.

@@ -62,7 +62,7 @@ var bringUp = []stage{
 	{"event-mode", "see a command complete by an event", (*HCA).upEventMode, nil},
 	{"async-eq", "event queue for device events", (*HCA).upAsyncEQ, (*HCA).downAsyncEQ},
 	{"pages-eq", "event queue for page requests", (*HCA).upPagesEQ, (*HCA).downPagesEQ},
-	{"ready", "ask firmware whether the event queues are in order, see their interrupts arrive", (*HCA).upReady, (*HCA).downData},
+	{"ready", "ask firmware whether the event queues are in order, see their interrupts arrive", (*HCA).upReady, (*HCA).downReady},
 }
 
 // Stages lists the bring-up in order.

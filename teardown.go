@@ -86,6 +86,10 @@ func (h *HCA) letGo(ctx context.Context) error {
 	if !have {
 		return fmt.Errorf("%v teardown: the device has no such capability: %w", h.o.Teardown, vfio.ErrNotSupported)
 	}
+	// Firmware is not asked for its tracer any more after this.
+	if err := h.downTracer(ctx, true); err != nil {
+		return err
+	}
 	if err := h.conn.TeardownHCA(ctx, profile); err != nil {
 		return err
 	}

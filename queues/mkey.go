@@ -309,20 +309,36 @@ type MKeyState struct {
 	Pages       []uint64 // the first of the table, up to 4
 }
 
-// Query reads the context from firmware (opcode 0x201).
-func (m *MKey) Query(ctx context.Context) (MKeyState, error) {
+// QueryContext reads the context from firmware as it is (opcode 0x201).
+func (m *MKey) QueryContext(ctx context.Context) (prm.MKC, error) {
+	a, err := m.query(ctx)
+	if err != nil {
+		return prm.MKC{}, err
+	}
+	return *a.MemoryKeyMKeyEntry(), nil
+}
+
+func (m *MKey) query(ctx context.Context) (*prm.QueryMKeyOut, error) {
 	op := fmt.Sprintf("query memory key %#x", m.key)
 	if !m.life.alive() {
-		return MKeyState{}, refuse(op, "", vfio.ErrClosed, "it was destroyed")
+		return nil, refuse(op, "", vfio.ErrClosed, "it was destroyed")
 	}
 	in, out := make([]byte, prm.QueryMKeyInSize), make([]byte, prm.QueryMKeyOutSize)
 	cmd := prm.AsQueryMKeyIn(in)
 	cmd.SetOpcode(prm.OpQueryMKey)
 	cmd.SetMKeyIndex(m.key >> 8)
 	if err := m.dev.exec(ctx, op, in, out); err != nil {
+		return nil, err
+	}
+	return prm.AsQueryMKeyOut(out), nil
+}
+
+// Query reads the context from firmware (opcode 0x201).
+func (m *MKey) Query(ctx context.Context) (MKeyState, error) {
+	a, err := m.query(ctx)
+	if err != nil {
 		return MKeyState{}, err
 	}
-	a := prm.AsQueryMKeyOut(out)
 	c := a.MemoryKeyMKeyEntry()
 	s := MKeyState{
 		PD: c.PD(), QPN: c.QPN(), Variant: c.MKey7_0(), Mode: prm.AccessMode(c.AccessMode4_2()<<2 | c.AccessMode1_0()),

@@ -120,9 +120,9 @@ func configure(ctx context.Context, p Port, logSize uint8, key uint32) error {
 // modifyStatus in MTRC_CTRL.modify_field_select says that trace_status is to change.
 const modifyStatus = 1
 
-// setStatus switches the tracer on or off, reads MTRC_CTRL back and compares. On is
-// armed as well.
-func setStatus(ctx context.Context, p Port, on bool) error {
+// setStatus switches the tracer on or off, reads MTRC_CTRL back and compares. arm asks
+// for one event with it.
+func setStatus(ctx context.Context, p Port, on, arm bool) error {
 	var in, out prm.MtrcCtrl
 	var want uint8
 	what := "switch the tracer off"
@@ -130,7 +130,7 @@ func setStatus(ctx context.Context, p Port, on bool) error {
 		want, what = 1, "switch the tracer on"
 	}
 	in.SetTraceStatus(want)
-	in.SetArmEvent(on)
+	in.SetArmEvent(arm)
 	in.SetModifyFieldSelect(modifyStatus)
 	if err := p.AccessRegister(ctx, prm.AccessRegWrite, prm.RegMtrcCtrl, 0, in[:], out[:]); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
