@@ -107,26 +107,41 @@ func (r *CQRing) init(c CQRingConfig) error {
 // The hot paths take successes of the send queue that completed last; pollSlow has
 // the rest.
 func (r *CQRing) Poll(dst []Completion) (int, error) {
+	if len(dst) != 1 {
+		return r.pollList(dst)
+	}
+	// One completion: as the loop of sends, without what a loop needs, and with
+	// every load before the first store.
 	p, at := r.last, r.at
-	if len(dst) == 1 && at < len(r.lines) && len(p.sq.slots) > 0 {
-		// One completion: as the loop of sends, without what a loop needs.
-		e, sq := &r.lines[at], p.sq
-		if r.ownByte(e, at)&0xfd == r.pass {
-			fromDevice()
-			w := e[cqeOwn/8]
-			s := &sq.slots[wqeIndex(w)&(len(sq.slots)-1)]
-			if uint32(w)&0xffffff00 == p.who && sq.pi-s.end < sq.pi-sq.ci {
-				sq.ci = s.end
-				r.at = at + 1
-				c := &dst[0]
-				c.WRID, c.QPN, c.ByteLen = s.wrid, p.qpn, bits.ReverseBytes32(uint32(e[5]>>32))
-				c.Opcode, c.Syndrome, c.SendOpcode = prm.CQEReq, 0, prm.WQEOpcode(w)
-				r.rec.store(recordConsumer, (r.turn+uint32(at)+1)&ciMask)
-				return 1, nil
-			}
-		}
+	sq := p.sq
+	if uint(at) >= uint(len(r.lines)) || len(sq.slots) == 0 {
 		return r.pollSlow(dst, 0)
 	}
+	e := &r.lines[at]
+	if r.ownByte(e, at)&0xfd != r.pass {
+		return r.pollSlow(dst, 0)
+	}
+	fromDevice()
+	w, size := e[cqeOwn/8], uint32(e[5]>>32)
+	s := &sq.slots[wqeIndex(w)&(len(sq.slots)-1)]
+	wrid, end, pi := s.wrid, s.end, sq.pi
+	if uint32(w)&0xffffff00 != p.who || pi-end >= pi-sq.ci {
+		return r.pollSlow(dst, 0)
+	}
+	sq.ci = end
+	at++
+	r.at = at
+	c := &dst[0]
+	c.WRID, c.QPN, c.ByteLen = wrid, p.qpn, bits.ReverseBytes32(size)
+	c.Opcode, c.Syndrome, c.SendOpcode = prm.CQEReq, 0, prm.WQEOpcode(w)
+	r.rec.store(recordConsumer, (r.turn+uint32(at))&ciMask)
+	return 1, nil
+}
+
+// pollList is Poll of any number.
+//
+//go:noinline
+func (r *CQRing) pollList(dst []Completion) (int, error) {
 	n := r.sends(dst)
 	if n < len(dst) {
 		return r.pollSlow(dst, n)
@@ -157,13 +172,13 @@ func (r *CQRing) sends(dst []Completion) (n int) {
 		fromDevice()
 		w := e[cqeOwn/8] // send opcode and QPN, WQE counter, signature, owner
 		s := &slots[wqeIndex(w)&(len(slots)-1)]
-		rest := pi - s.end
+		wrid, rest, size := s.wrid, pi-s.end, uint32(e[5]>>32)
 		if uint32(w)&0xffffff00 != p.who || rest >= left { // another queue, or not outstanding
 			break
 		}
 		left = rest
 		c := &dst[n]
-		c.WRID, c.QPN, c.ByteLen = s.wrid, p.qpn, bits.ReverseBytes32(uint32(e[5]>>32))
+		c.WRID, c.QPN, c.ByteLen = wrid, p.qpn, bits.ReverseBytes32(size)
 		c.Opcode, c.Syndrome, c.SendOpcode = prm.CQEReq, 0, prm.WQEOpcode(w)
 		n++
 	}
