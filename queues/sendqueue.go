@@ -93,15 +93,24 @@ func NewSendQueue(c SendQueueConfig) (*SendQueue, error) {
 	if c.BlueFlameSize <= 0 {
 		c.BlueFlameSize = DefaultBlueFlameSize
 	}
-	// The two buffers lie behind each other in the upper half of the page.
-	if n := c.BlueFlameSize; n&(n-1) != 0 || n > UARBlueFlame/2 {
-		return nil, fmt.Errorf("make a send queue with BlueFlame buffers of %d bytes: %w; powers of two up to %d are possible", n, vfio.ErrRange, UARBlueFlame/2)
+	// The two buffers lie behind each other in the upper half of the page. What is
+	// rung only with 8 bytes needs no buffer, and no device is refused for its size.
+	if n := c.BlueFlameSize; n&(n-1) != 0 || n < WQEBB || n > UARBlueFlame/2 {
+		if c.BlueFlame {
+			return nil, fmt.Errorf("make a send queue with BlueFlame buffers of %d bytes: %w; powers of two from %d to %d are possible, or post without BlueFlame",
+				n, vfio.ErrRange, WQEBB, UARBlueFlame/2)
+		}
+		c.BlueFlameSize = DefaultBlueFlameSize
 	}
 	rec := newRecord(c.Record)
+	bell := newDoorbell(c.UAR, rec, recordSend)
+	if c.BlueFlame {
+		bell = bell.Indirect() // ring decides
+	}
 	return &SendQueue{
 		buf: c.Ring.Bytes(), blocks: c.Ring.Lines(), slots: make([]sqSlot, size), qpn8: uint64(c.QPN) << 8, maxDS: c.MaxWQE / wqeUnit,
 		reg: UARBlueFlame ^ uint64(c.BlueFlameSize), flip: uint64(c.BlueFlameSize), bfSize: c.BlueFlameSize, blueFlame: c.BlueFlame,
-		rec: rec, plainWrite: maxLen, bell: newDoorbell(c.UAR, rec, recordSend),
+		rec: rec, plainWrite: maxLen, bell: bell,
 	}, nil
 }
 

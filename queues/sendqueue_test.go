@@ -69,6 +69,17 @@ func TestBlueFlame(t *testing.T) {
 	require.Equal(t, wqeAt(q, 1, 128), bar[0x880:0x900], "two blocks fit a buffer of 128 bytes")
 	clear(bar)
 
+	request := WorkRequest{Op: prm.WQEAtomicFA, Local: eightSGE, Remote: aRemote, Swap: 7}
+	for i := range 2 { // twice, for the other buffer and back
+		n, err := q.Post([]WorkRequest{request})
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.Equal(t, wqeAt(q, 3+uint32(i), 64), bar[0x800+0x80*i:][:64], "a list of one is a WQE that is alone")
+	}
+	q.RetireAll()
+	q.pi, q.ci, q.rung = 3, 3, 3
+	clear(bar)
+
 	require.NoError(t, q.Nop(3, 0))
 	require.NoError(t, q.Nop(4, 0))
 	q.Ring()
@@ -87,6 +98,29 @@ func TestBlueFlame(t *testing.T) {
 	q.Ring()
 	require.Equal(t, wqeAt(q, 7, 8), bar[0x800:0x808], "around the end of the ring: a plain doorbell")
 	require.Zero(t, binary.BigEndian.Uint64(bar[0x808:]))
+}
+
+// Buffers must fit the page; without BlueFlame their size does not matter.
+func TestBlueFlameSize(t *testing.T) {
+	u, bar := memoryUAR(t)
+	for _, size := range []int{32, 96, 2048, 1 << 30} {
+		c := SendQueueConfig{
+			QPN: microQPN, LogWQEBB: 3, UAR: u, BlueFlame: true, BlueFlameSize: size,
+			Ring: vfio.MemOf(make([]byte, 8*WQEBB)), Record: vfio.MemOf(make([]byte, RecordSize)),
+		}
+		_, err := NewSendQueue(c)
+		require.ErrorIs(t, err, vfio.ErrRange)
+		c.BlueFlame = false
+		q, err := NewSendQueue(c)
+		require.NoError(t, err)
+		clear(bar)
+		for range 2 {
+			require.NoError(t, q.Nop(1, 0))
+			q.Ring()
+		}
+		require.Equal(t, wqeAt(q, 0, 8), bar[0x800:0x808])
+		require.Equal(t, wqeAt(q, 1, 8), bar[0x900:0x908])
+	}
 }
 
 // The write rule: (address mod max) + length must not exceed max.

@@ -52,13 +52,13 @@ func (q *SendQueue) Post(work []WorkRequest) (n int, err error) {
 	first8, blocks := q.ctrl0(pi), uint32(1)
 	switch r.Op {
 	case prm.WQERdmaWrite, prm.WQERdmaRead:
-		switch {
+		switch inline := r.Inline; {
+		case len(inline) == 16 && r.Op == prm.WQERdmaWrite && q.plainWrite != 0:
+			first8 |= c0Write | 4
+			putInline16(w, (*[16]byte)(inline))
 		case r.onePiece(q.plainWrite):
 			first8 |= uint64(r.Op)<<32 | 3
 			putSGE(w, 4, r.Local)
-		case r.Op == prm.WQERdmaWrite && len(r.Inline) == 16 && q.plainWrite != 0:
-			first8 |= c0Write | 4
-			putInline16(w, (*[16]byte)(r.Inline))
 		default:
 			return q.postList(work)
 		}

@@ -60,6 +60,13 @@ func (w *Window) Doorbell(off uint64, record Mem) Doorbell {
 // register traps, or the race detector is to see the record.
 func (d *Doorbell) Direct() bool { return !raceEnabled && d.area.writable.Load() >= d.need }
 
+// Indirect is the same doorbell, never Direct: for a caller that decides each time
+// how to ring (CopyWC), so that those who do not have nothing more to ask.
+func (d Doorbell) Indirect() Doorbell {
+	d.need = ^uint64(0)
+	return d
+}
+
 // Store rings with two store instructions. Only for a caller that has just asked
 // Direct.
 func (d *Doorbell) Store(n uint32, at, v uint64) {

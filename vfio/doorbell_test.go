@@ -29,6 +29,11 @@ func TestDoorbell(t *testing.T) {
 			require.Zero(t, testing.AllocsPerRun(100, func() { b.Ring(1, 0x808, 2) }))
 		}
 
+		i := b.Indirect()
+		require.False(t, i.Direct())
+		i.Ring(5, 0x810, 6)
+		require.Equal(t, be64(6), w.ReadBE64(0x810))
+
 		// Closed under it: the store goes nowhere, and the window says why.
 		w.close()
 		require.False(t, b.Direct())
