@@ -39,6 +39,7 @@ type Recoverable struct {
 	events   eventTail
 	keepers  sync.WaitGroup
 	monitors monitorSet
+	last     *health.RecoveryReport
 }
 
 // NewRecoverable takes t over: Close closes it, and so does a failing
@@ -238,6 +239,9 @@ func (r *Recoverable) Recover(ctx context.Context, o health.RecoverOptions) (hea
 		m.BeginRecovery()
 	}
 	rep, err := health.Recover(ctx, r.Target(), o)
+	r.mu.Lock()
+	r.last = &rep
+	r.mu.Unlock()
 	if h := r.HCA(); h != nil && h.o.upTo != "" {
 		// A bring-up that went half the way for one register is of no use to anybody.
 		if e := r.Drain(context.WithoutCancel(ctx)); e != nil {

@@ -18,7 +18,11 @@ func (r *Recoverable) Evidence(m *health.Monitor, reason string) *health.Evidenc
 	if h == nil {
 		h = r.wreck
 	}
+	last := r.last
 	r.mu.Unlock()
+	if last != nil {
+		e.Recovery = func() any { return last }
+	}
 	e.Events = func() any { return r.events.list() }
 	if m != nil {
 		e.Environment = func() any { return m.Report().Environment }

@@ -56,6 +56,8 @@ type Evidence struct {
 	Commands CommandLog
 	// These are put into JSON as they are.
 	Events, Capabilities, Ledger, Firmware, Environment func() any
+	// Recovery is the report of the last recovery, if there was one.
+	Recovery func() any
 	// TracerTail is the last part of the tracer's ring, in the format of its room.
 	TracerTail func() ([]byte, error)
 	// VSC, if set, is asked for a dump of the configuration registers; CRDump
@@ -92,6 +94,9 @@ func (e *Evidence) Collect(ctx context.Context) []blackbox.Section {
 		c.json(SectionHistory, func() (any, error) { return m.History(), nil })
 	}
 	c.optional(SectionCaps, e.Capabilities)
+	if e.Recovery != nil {
+		c.optional(SectionRecovery, e.Recovery)
+	}
 	if e.TracerTail != nil {
 		c.bytes(SectionTracer, e.TracerTail)
 	} else {
