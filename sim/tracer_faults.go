@@ -159,11 +159,12 @@ func (t *tracer) strikeOwner() {
 	}
 }
 
-// updateStrings replaces the string database and tells the owner.
+// updateStrings replaces the string database and tells every function that
+// listens: each may hold a copy.
 func (t *tracer) updateStrings() {
 	t.strings = buildStrings(t.chip.fwRev, t.strings.version+1)
-	if t.owner != nil {
-		t.tell(t.owner, prm.TracerEventStringsDbUpdate)
+	for _, f := range t.chip.funcs {
+		t.tell(f, prm.TracerEventStringsDbUpdate)
 	}
 }
 

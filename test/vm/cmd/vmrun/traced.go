@@ -11,6 +11,15 @@ import (
 	"github.com/mlxvfio/mlxvfio/tracer/trace"
 )
 
+// traceCommand makes the model write messages and gives us the memory that the kernel reads.
+var traceCommand = fmt.Sprintf("{cli} tell {control} trace %d && {cli} tell {control} trace-memory {out}/memory", tracedMessages)
+
+// traceSteps are the checks that show that mlx5_core traces.
+var traceSteps = []string{
+	"insmod-mlx5_core", "event-exists", "tracer-log", "event-enable", "trace-cmd", "trace-lines", "trace-formatted", "trace-strings",
+	"log-tracer", "guest-completed",
+}
+
 // tracedMessages is how many messages of known content the kernel has to print: a few hundred blocks, which fit its
 // buffer of 1024.
 const tracedMessages = 1500
@@ -35,6 +44,31 @@ func sameMessages(out string) []check {
 	}
 	return []check{c}
 }
+
+// oneOwner looks into the kernel's log: one driver of two may have got the tracer, and the lines are its own.
+func oneOwner(out string) []check {
+	c := check{Name: "one-owner", Status: wire.Fail}
+	log, err := os.ReadFile(filepath.Join(out, "dmesg.txt"))
+	if err != nil {
+		c.Detail = err.Error()
+		return []check{c}
+	}
+	owners := owned.FindAllStringSubmatch(string(log), -1)
+	theirs, _, err := tracedLines(out)
+	switch {
+	case err != nil:
+		c.Detail = err.Error()
+	case len(owners) != 1:
+		c.Detail = fmt.Sprintf("%d functions were granted the tracer", len(owners))
+	case len(theirs) == 0 || !strings.HasPrefix(theirs[0], owners[0][1]+" "):
+		c.Detail = fmt.Sprintf("%s owns the tracer, the first of %d lines is not from there", owners[0][1], len(theirs))
+	default:
+		c.Status, c.Detail = wire.Pass, owners[0][1]
+	}
+	return []check{c}
+}
+
+var owned = regexp.MustCompile(`mlx5_core (\S+): .*FWTracer: Ownership granted and active`)
 
 // difference tells the first one; empty if there is none.
 func difference(theirs, ours []string) string {

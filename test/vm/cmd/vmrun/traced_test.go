@@ -56,4 +56,15 @@ func TestSameMessages(t *testing.T) {
 	require.Contains(t, c.Detail, "1499 messages")
 	c = ask(nil)
 	require.Equal(t, wire.Fail, c.Status)
+
+	ask(lines)
+	owner := func(log string) check {
+		require.NoError(t, os.WriteFile(filepath.Join(out, "dmesg.txt"), []byte(log), 0o644))
+		return oneOwner(out)[0]
+	}
+	const granted = "<7>[ 14.9] mlx5_core 0000:0%d:00.0: mlx5_fw_tracer_start:907:(pid 144): FWTracer: Ownership granted and active\n"
+	require.Equal(t, wire.Pass, owner(fmt.Sprintf(granted, 1)).Status)
+	require.Equal(t, wire.Fail, owner(fmt.Sprintf(granted, 2)).Status, "the lines are those of the other one")
+	require.Equal(t, wire.Fail, owner(fmt.Sprintf(granted+granted, 1, 2)).Status)
+	require.Equal(t, wire.Fail, owner("").Status)
 }

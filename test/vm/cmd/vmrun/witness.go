@@ -155,14 +155,41 @@ var witnesses = []witness{
 		Skips: []string{"query-device", "again-query-device", pyverbsTraffic, pyverbsEvent},
 	},
 	{
+		// mlx5_core owns the tracer and prints what our decoder makes of the same memory.
 		Scenario: "fw_tracer",
 		Port:     "ib",
-		TraceCmd: fmt.Sprintf("{cli} tell {control} trace %d && {cli} tell {control} trace-memory {out}/memory", tracedMessages),
+		TraceCmd: traceCommand,
+		Required: traceSteps,
+		Also:     sameMessages,
+	},
+	{
+		// Two functions of one chip: the driver that unbinds gives the tracer back, the other hears of it and takes it.
+		Scenario:  "mlx5_core",
+		Port:      "ib",
+		Functions: 2,
+		Variant:   "two",
 		Required: []string{
-			"insmod-mlx5_core", "event-exists", "tracer-log", "event-enable", "trace-cmd", "trace-lines", "trace-formatted", "trace-strings",
-			"log-tracer", "guest-completed",
+			"insmod-mlx5_core", "rebind-1-pages", "rebind-2-pages", "rebind-3-pages", "rmmod-mlx5_core", "rmmod-log", "guest-completed",
 		},
-		Also: sameMessages,
+		Log: []string{
+			"FWTracer: Ownership granted and active", "FWTracer: Ownership was not granted",
+			"mlx5_core 0000:02:00.0: mlx5_fw_tracer_ownership_change", "FWTracer: Cleanup, is owner ? (1)", "FWTracer: Cleanup, is owner ? (0)",
+		},
+		Skips: append([]string{"running-fw-query", "netdev"}, healthDumps...),
+	},
+	{
+		// Two functions of one chip: one of the drivers owns the tracer, the other does without.
+		Scenario:  "fw_tracer",
+		Port:      "ib",
+		Functions: 2,
+		Variant:   "two",
+		TraceCmd:  traceCommand,
+		Required:  traceSteps,
+		Log: []string{
+			"mlx5_core 0000:01:00.0: mlx5_fw_tracer_create", "mlx5_core 0000:02:00.0: mlx5_fw_tracer_create",
+			"FWTracer: Ownership granted and active", "FWTracer: Ownership was not granted",
+		},
+		Also: func(out string) []check { return append(oneOwner(out), sameMessages(out)...) },
 	},
 	{
 		Scenario:  "handover",
