@@ -160,8 +160,11 @@ func (t *tracer) strikeOwner() {
 }
 
 // updateStrings replaces the string database and tells every function that
-// listens: each may hold a copy.
+// listens: each may hold a copy. No block has messages of both.
 func (t *tracer) updateStrings() {
+	if t.pump(); t.on && t.stream.used > 0 {
+		t.close(t.ticks())
+	}
 	t.strings = buildStrings(t.chip.fwRev, t.strings.version+1)
 	for _, f := range t.chip.funcs {
 		t.tell(f, prm.TracerEventStringsDbUpdate)

@@ -181,15 +181,17 @@ func TestTracerStringsFaults(t *testing.T) {
 	require.NoError(t, r.chip.ClearFault(""))
 	require.Equal(t, good, r.section(sectLoad))
 
-	_, err := r.chip.EmitTrace(1, TracePlain)
-	require.NoError(t, err)
+	r.drain()
+	r.chip.mu.Lock()
+	r.chip.tracer.loadOne(false, r.chip.tracer.ticks())
+	r.chip.mu.Unlock()
 	before := r.chip.tracer.strings.pointers[msgLoad]
 	r.fault("trace-strings-update", "")
 	r.chip.Advance(1)
 	require.Equal(t, []prm.TracerEventSubtype{prm.TracerEventStringsDbUpdate}, r.tracerEvents())
 	require.NotEqual(t, good, r.section(sectLoad))
 	require.NotEqual(t, before, r.chip.tracer.strings.pointers[msgLoad])
-	r.drain()
+	require.Len(t, r.drain(), 1, "the open block was closed")
 	first, err := r.chip.EmitTrace(7, TracePlain)
 	require.NoError(t, err)
 	for i, m := range r.decode(r.drain()) {

@@ -16,7 +16,7 @@ func tracerRulings() []Ruling {
 		{"tracer: clock", "the device's, at device_frequency_khz, and no two messages in one tick", "MTRC_CTRL shows its 53 bits; the unit has no source"},
 		{"tracer: arming", "one event for blocks written since the last event, at once where there are some", "register database: arm_event"},
 		{"tracer: string database", "five sections, one of them empty; first_string_trace 0x10, num_string_trace 8: an id for each unit of firmware; both methods of MTRC_STDB read", "Linux reads it with the write method, mstflint with the read method; the numbers have no source"},
-		{"tracer: string database updated", "the event goes to every function that listens", "Linux fw_tracer.c reads the strings again, owner or not; what raises it has no source"},
+		{"tracer: string database updated", "the open block is closed first, and the event goes to every function that listens; messages after it use the new one at once", "Linux fw_tracer.c reads the strings again, owner or not; what raises it has no source"},
 		{"tracer: what is said", "commands and their answers, states of QPs, pages wanted, link states, syndromes, resets; not the tracer's own registers", "no source; a message for each arming would never end"},
 		{"tracer: reserved versions", "with trc_ver 2 and 3 the middle bit of urts means unreliable", "reserved in the register database"},
 	}
