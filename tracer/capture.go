@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -388,15 +387,15 @@ func (c *Capture) Stats() Stats {
 
 // Tail copies the newest blocks that the ring holds, as they lie in memory now, oldest
 // first: for a report about a device in trouble, without taking anything from Next. A
-// block that the device was writing meanwhile is left out. max is at most the ring's
-// blocks. After Close there are none.
-func (c *Capture) Tail(max int) [][trace.BlockSize]byte {
+// block that the device was writing meanwhile is left out. At most the ring's
+// blocks, and most of them. After Close there are none.
+func (c *Capture) Tail(most int) [][trace.BlockSize]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.freed {
 		return nil
 	}
-	return tail(c.buf.Mem, min(max, math.MaxInt32))
+	return tail(c.buf.Mem, max(most, 0))
 }
 
 func tail(mem vfio.Mem, n int) (out [][trace.BlockSize]byte) {

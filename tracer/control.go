@@ -111,7 +111,7 @@ func (c *Capture) event(e Event) error {
 		c.armed = false
 		poke(c.read.wake)
 	case prm.TracerEventStringsDbUpdate:
-		return c.restart("firmware told that the strings changed")
+		return c.restart("firmware told that its strings changed")
 	}
 	return nil
 }
@@ -130,16 +130,18 @@ func (c *Capture) look(by string) error {
 	return nil
 }
 
-// restart stops the device, reads what it wrote, then its new strings, and begins
-// anew (Linux fw_tracer.c). Strings that change meanwhile are read again.
+// restart takes new strings: it stops the device, reads them, and begins anew (Linux
+// fw_tracer.c). What is in the ring now was written with the old strings; what comes
+// until the device stops was written after the update, and is handed out behind the
+// new ones. Strings that change meanwhile are read again.
 func (c *Capture) restart(why string) error {
 	c.o.Logger.Info("reading the strings again", "op", "tracer", "why", why)
 	begin := time.Now()
-	if err := c.off(c.stopped); err != nil {
-		return err
-	}
 	if !c.read.request(requestDrain) {
 		return c.read.failure
+	}
+	if err := c.off(c.stopped); err != nil {
+		return err
 	}
 	for again := true; again; {
 		now, err := c.owner.Check(c.stopped, "read-back")
@@ -154,13 +156,16 @@ func (c *Capture) restart(why string) error {
 		}
 		again = c.changedAgain()
 	}
+	db, _ := c.DB()
+	c.note("%s: they were read again, for which the device was stopped for %v", why, time.Since(begin).Round(time.Microsecond))
+	c.read.feed.add(&capture.Record{Kind: capture.KindStrings, DB: db})
+	if !c.read.request(requestDrain) {
+		return c.read.failure
+	}
 	c.buf.Mem.Zero()
 	if !c.read.request(requestRestart) {
 		return c.read.failure
 	}
-	db, _ := c.DB()
-	c.note("%s: the device was stopped for %v, and the messages from here on have new strings", why, time.Since(begin).Round(time.Microsecond))
-	c.read.feed.add(&capture.Record{Kind: capture.KindStrings, DB: db})
 	c.stats.restarts.Add(1)
 	return c.begin(c.stopped)
 }

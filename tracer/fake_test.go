@@ -37,7 +37,6 @@ type fake struct {
 	asks     int
 	freeFrom int  // tries after which the tool lets go; 0 never
 	stubborn bool // trace_owner stays 1
-	alive    bool // buffer exists
 	freed    int
 	key      prm.MKC
 	confLies bool

@@ -37,6 +37,7 @@ type ring struct {
 	// once since. Without it nobody knows how often.
 	witness     uint64 // place
 	witnessWord uint64
+	witnessGood bool
 	since       int    // blocks read since it was looked for
 	margin      uint64 // blocks to leave out when the device has come around
 	calm        uint64 // number from which on it may shrink again
@@ -76,7 +77,7 @@ func newRing(mem vfio.Mem, out sink) *ring {
 func (r *ring) restart() {
 	r.shift = -r.next & r.mask
 	r.prev, r.first, r.margin, r.since = 0, true, 0, 0
-	r.witness, r.witnessWord = r.mask, 0
+	r.witness, r.witnessWord, r.witnessGood = r.mask, 0, true
 }
 
 func (r *ring) place(n uint64) uint64 { return (n + r.shift) & r.mask }
@@ -213,17 +214,53 @@ func (r *ring) look() {
 	}
 	r.witness = (at + lo) & r.mask
 	r.witnessWord = r.word(r.witness)
+	// It is of this time around only if the device has not come around meanwhile.
+	r.witnessGood = r.word((at-1)&r.mask) == r.prev
 }
 
 // lapped goes on where blocks can be read again after the device has come around.
 // The oldest block of the ring is the one it writes over now, so what is behind that
 // is the first that can be whole.
 func (r *ring) lapped() {
-	once := r.word(r.witness) == r.witnessWord
+	if r.lost() {
+		return
+	}
+	oldest, front, steady := uint64(0), uint64(0), false
+	for range scans {
+		oldest = r.scan()
+		front = (oldest + r.margin) & r.mask
+		if steady = r.word(front) == r.words[front]; steady {
+			break // it has not come around during the scan
+		}
+	}
+	// Asked after the words were read: it may have come around in between.
+	once := r.witnessGood && r.word(r.witness) == r.witnessWord
+	// The start is at least margin + 1 blocks on; modulo the ring its place is known.
+	start := (front + 1) & r.mask
+	n := (start-r.place(r.next)-1-r.margin)&r.mask + 1 + r.margin
+	r.out.lose(r.next, n, !once, capture.CauseOverwritten)
+	r.stats.laps++
+	r.next += n
+	r.prev = r.words[front]
+	if e := trace.Event(r.prev); e.IsTimestamp() {
+		r.last, r.first = e.Time(), false
+	}
+	newest := (oldest - 1) & r.mask
+	r.witness, r.witnessWord, r.witnessGood, r.since = newest, r.words[newest], steady, 0
+	// Whoever is overtaken again at once leaves out more the next time.
+	r.margin = min(max(2*r.margin, 1), r.blocks/2)
+	r.calm = r.next + r.blocks
+}
+
+// scans bounds how often the ring is looked over for one that stands still for so
+// long.
+const scans = 4
+
+// scan reads every closing word and finds the place of the oldest block.
+func (r *ring) scan() (oldest uint64) {
 	for i := range r.words {
 		r.words[i] = r.word(uint64(i))
 	}
-	oldest := uint64(0)
 	var before uint64
 	have := false
 	for i, w := range r.words {
@@ -232,42 +269,27 @@ func (r *ring) lapped() {
 			continue
 		}
 		if have && trace.Elapsed(e.Time(), before) >= 1<<(trace.TimeBits-1) {
-			oldest = uint64(i)
-			break
+			return uint64(i)
 		}
 		before, have = e.Time(), true
 	}
-	// The start is at least margin + 1 blocks on; modulo the ring its place is known.
-	start := (oldest + 1 + r.margin) & r.mask
-	n := (start-r.place(r.next)-1-r.margin)&r.mask + 1 + r.margin
-	r.out.lose(r.next, n, !once, capture.CauseOverwritten)
-	r.stats.laps++
-	r.next += n
-	front := (start - 1) & r.mask
-	r.prev = r.words[front]
-	if e := trace.Event(r.prev); e.IsTimestamp() {
-		r.last, r.first = e.Time(), false
-	}
-	newest := (oldest - 1) & r.mask
-	r.witness, r.witnessWord, r.since = newest, r.words[newest], 0
-	// Whoever is overtaken again at once leaves out more the next time.
-	r.margin = min(max(2*r.margin, 1), r.blocks/2)
-	r.calm = r.next + r.blocks
+	return 0
 }
 
 // lost looks for a device that did not begin at the first place: a changed
-// configuration can make it forget where it was. Only before the first block.
+// configuration can make it forget where it was. Only before the first block, as long
+// as the device has not been everywhere.
 func (r *ring) lost() bool {
-	if !r.first || trace.Event(r.word(r.place(r.next))).IsTimestamp() {
+	if !r.first {
 		return false
 	}
-	for i := uint64(1); i < r.blocks; i++ {
+	for i := range r.blocks {
 		at := (r.place(r.next) + i) & r.mask
-		if w := r.word(at); !trace.Event(w).IsTimestamp() {
+		if !r.closed(at) || r.closed((at-1)&r.mask) {
 			continue
 		}
-		if trace.Event(r.word(r.place(r.next))).IsTimestamp() {
-			return false // it had begun after all
+		if i == 0 {
+			return false // as it should be
 		}
 		r.shift = (at - r.next) & r.mask
 		r.prev = r.word((at - 1) & r.mask)
@@ -276,17 +298,7 @@ func (r *ring) lost() bool {
 	return false
 }
 
+func (r *ring) closed(place uint64) bool { return trace.Event(r.word(place)).IsTimestamp() }
+
 // rested is called after a pause: much may have come.
 func (r *ring) rested() { r.since = 0 }
-
-// pending tells how many blocks wait to be read, for statistics.
-func (r *ring) pending() uint64 {
-	if !r.fresh(r.word(r.place(r.next))) {
-		return 0
-	}
-	w, word := r.witness, r.witnessWord
-	r.look()
-	n := (r.witness-r.place(r.next))&r.mask + 1
-	r.witness, r.witnessWord = w, word
-	return n
-}

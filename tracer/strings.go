@@ -2,6 +2,7 @@ package tracer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -67,15 +68,15 @@ func ReadStrings(ctx context.Context, p Port, c *Caps, o StringsOptions) (*trace
 	for range restless {
 		r := &stringReader{p: p, c: *c, o: o}
 		db, err := r.read(ctx)
-		if err != nil {
-			return nil, r.info, err
-		}
-		now, err := ReadCaps(ctx, p)
-		if err != nil {
-			return nil, r.info, err
+		now, cerr := ReadCaps(ctx, p)
+		if cerr != nil {
+			return nil, r.info, errors.Join(err, cerr)
 		}
 		same := now.sameStrings(c)
 		*c = now
+		if same && err != nil {
+			return nil, r.info, err
+		}
 		if same {
 			if !r.info.Cached {
 				r.store(db)

@@ -69,7 +69,6 @@ type Reader struct {
 	buf  []byte
 	have []byte // of buf: read from src and not used
 	off  int64  // of have
-	eof  bool
 
 	begun, meta, ended bool
 	seq                uint32
