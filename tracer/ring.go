@@ -229,12 +229,16 @@ func (r *ring) lapped() {
 	for range scans {
 		oldest = r.scan()
 		front = (oldest + r.margin) & r.mask
-		if steady = r.word(front) == r.words[front]; steady {
-			break // it has not come around during the scan
+		// The device went on during the scan. If it has passed the front before that was
+		// read, the front is later than what was read in front of the oldest.
+		a, b := trace.Event(r.words[front]), trace.Event(r.words[(oldest-1)&r.mask])
+		steady = a.IsTimestamp() && b.IsTimestamp() && trace.Newer(b.Time(), a.Time()) && r.word(front) == r.words[front]
+		if steady {
+			break
 		}
 	}
 	// Asked after the words were read: it may have come around in between.
-	once := r.witnessGood && r.word(r.witness) == r.witnessWord
+	once := steady && r.witnessGood && r.word(r.witness) == r.witnessWord
 	// The start is at least margin + 1 blocks on; modulo the ring its place is known.
 	start := (front + 1) & r.mask
 	n := (start-r.place(r.next)-1-r.margin)&r.mask + 1 + r.margin

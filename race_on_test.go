@@ -1,0 +1,5 @@
+//go:build race
+
+package mlxvfio_test
+
+const raceBuild = true
