@@ -170,6 +170,7 @@ func (t *txn) checkGroup(f *Function) error {
 			uses = append(uses, Use{
 				Reason: fmt.Sprintf("%s of IOMMU group %d is bound to %s", m.BDF, f.IOMMU.Number, m.Driver),
 				Remedy: fmt.Sprintf("echo %s > %s", m.BDF, filepath.Join(t.o.driverDir(m.Driver), "unbind")),
+				Kind:   GroupNotViable,
 			})
 		}
 	}

@@ -203,11 +203,11 @@ func TestInUse(t *testing.T) {
 	f, err := pci.Inspect(bdf(t, "3b:00.0"), tr.Options())
 	require.NoError(t, err)
 	require.Equal(t, []pci.Use{
-		{Reason: "netdev ens1f0np0 is up", Remedy: "ip link set dev ens1f0np0 down"},
-		{Reason: "netdev ens1f0np0 is part of bond0", Remedy: "ip link set dev ens1f0np0 nomaster"},
-		{Reason: "netdev ens1f0np0 holds route fd00:0000:0000:0000:0000:0000:0000:0000/64", Remedy: "ip route flush dev ens1f0np0"},
-		{Reason: "netdev bond0 holds route default, 192.0.2.0/24", Remedy: "ip route flush dev bond0"},
-		{Reason: "VFs are enabled (sriov_numvfs is 1)", Remedy: "echo 0 > " + tr.Path(pcitest.Device("0000:3b:00.0")+"/sriov_numvfs")},
+		{Reason: "netdev ens1f0np0 is up", Remedy: "ip link set dev ens1f0np0 down", Kind: pci.NetdevUp},
+		{Reason: "netdev ens1f0np0 is part of bond0", Remedy: "ip link set dev ens1f0np0 nomaster", Kind: pci.NetdevMember},
+		{Reason: "netdev ens1f0np0 holds route fd00:0000:0000:0000:0000:0000:0000:0000/64", Remedy: "ip route flush dev ens1f0np0", Kind: pci.NetdevRoutes},
+		{Reason: "netdev bond0 holds route default, 192.0.2.0/24", Remedy: "ip route flush dev bond0", Kind: pci.NetdevRoutes},
+		{Reason: "VFs are enabled (sriov_numvfs is 1)", Remedy: "echo 0 > " + tr.Path(pcitest.Device("0000:3b:00.0")+"/sriov_numvfs"), Kind: pci.VFsEnabled},
 	}, f.InUse(tr.Options()))
 
 	idle, err := pci.Inspect(bdf(t, "3b:00.1"), tr.Options())

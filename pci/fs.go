@@ -21,6 +21,9 @@ type FS interface {
 	Readlink(name string) (string, error)
 	// Stat follows symbolic links.
 	Stat(name string) (fs.FileInfo, error)
+	// Access asks whether this process could open name for reading and writing,
+	// without opening it: nil, or the operating system's reason.
+	Access(name string) error
 
 	// WriteAttr hands data to an existing sysfs attribute in one write(2). It
 	// never creates a file and may block as long as the kernel likes.
@@ -53,6 +56,16 @@ func (OS) Stat(name string) (fs.FileInfo, error)        { return os.Stat(name) }
 func (OS) MkdirAll(name string, perm fs.FileMode) error { return os.MkdirAll(name, perm) }
 func (OS) Rename(from, to string) error                 { return os.Rename(from, to) }
 func (OS) Remove(name string) error                     { return os.Remove(name) }
+
+// Access is faccessat(2) with the effective ids; it knows capabilities, access
+// control lists and read-only mounts, but not the device rules of a cgroup.
+func (OS) Access(name string) error {
+	err := unix.Faccessat(unix.AT_FDCWD, name, unix.R_OK|unix.W_OK, unix.AT_EACCESS)
+	if err != nil {
+		return &fs.PathError{Op: "access", Path: name, Err: err}
+	}
+	return nil
+}
 
 // WriteAttr opens without O_CREATE and O_TRUNC: an attribute exists or the
 // write is an error, never a new file.

@@ -1,7 +1,9 @@
 package pci
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -14,6 +16,8 @@ type Use struct {
 	Reason string `json:"reason"`
 	// Remedy is the command that ends this use.
 	Remedy string `json:"remedy"`
+	// Kind is the finding of the doctor that this is.
+	Kind FindingID `json:"kind"`
 }
 
 // InUse tells why the host would miss the function: a netdev that is up, is
@@ -26,20 +30,20 @@ func (f *Function) InUse(opt Options) []Use {
 	routes := routesByDevice(o)
 	for _, n := range f.Netdevs {
 		if n.Up {
-			out = append(out, Use{"netdev " + n.Name + " is up", "ip link set dev " + n.Name + " down"})
+			out = append(out, Use{"netdev " + n.Name + " is up", "ip link set dev " + n.Name + " down", NetdevUp})
 		}
 		if n.Master != "" {
-			out = append(out, Use{"netdev " + n.Name + " is part of " + n.Master, "ip link set dev " + n.Name + " nomaster"})
+			out = append(out, Use{"netdev " + n.Name + " is part of " + n.Master, "ip link set dev " + n.Name + " nomaster", NetdevMember})
 		}
 		for _, name := range append([]string{n.Name}, n.Uppers...) {
 			if r := routes[name]; len(r) > 0 {
-				out = append(out, Use{fmt.Sprintf("netdev %s holds %s", name, summary(r)), "ip route flush dev " + name})
+				out = append(out, Use{fmt.Sprintf("netdev %s holds %s", name, summary(r)), "ip route flush dev " + name, NetdevRoutes})
 			}
 		}
 	}
 	if f.NumVFs > 0 {
 		out = append(out, Use{fmt.Sprintf("VFs are enabled (sriov_numvfs is %d)", f.NumVFs),
-			"echo 0 > " + filepath.Join(o.deviceDir(f.BDF), "sriov_numvfs")})
+			"echo 0 > " + filepath.Join(o.deviceDir(f.BDF), "sriov_numvfs"), VFsEnabled})
 	}
 	return out
 }
@@ -197,15 +201,32 @@ type Holder struct {
 // device open. Processes of other users show only to root; nothing found is
 // therefore no proof for anyone else.
 func (f *Function) Holders(opt Options) []Holder {
-	o := opt.withDefaults()
 	if f.VFIONode == "" && f.VFIOCdev == "" {
 		return nil
 	}
+	byNode, _ := holdersByNode(opt.withDefaults())
+	return f.holdersIn(byNode)
+}
+
+// holdersIn picks the function's holders, one entry a process.
+func (f *Function) holdersIn(byNode map[string][]Holder) []Holder {
+	out := slices.Clone(byNode[f.VFIONode])
+	for _, h := range byNode[f.VFIOCdev] {
+		if !slices.ContainsFunc(out, func(x Holder) bool { return x.PID == h.PID }) {
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+// holdersByNode finds every process that has a file below /dev/vfio open, and
+// how many processes did not let us look.
+func holdersByNode(o Options) (byNode map[string][]Holder, hidden int) {
+	byNode = map[string][]Holder{}
 	procs, err := o.FS.ReadDir(o.ProcRoot)
 	if err != nil {
-		return nil
+		return byNode, 0
 	}
-	var out []Holder
 	for _, p := range procs {
 		pid, err := strconv.Atoi(p.Name())
 		if err != nil {
@@ -214,17 +235,21 @@ func (f *Function) Holders(opt Options) []Holder {
 		dir := filepath.Join(o.ProcRoot, p.Name())
 		fds, err := o.FS.ReadDir(filepath.Join(dir, "fd"))
 		if err != nil {
+			if errors.Is(err, fs.ErrPermission) {
+				hidden++
+			}
 			continue // gone, or not ours to see
 		}
+		seen := map[string]bool{}
 		for _, fd := range fds {
 			target, err := o.FS.Readlink(filepath.Join(dir, "fd", fd.Name()))
-			if err != nil || target != f.VFIONode && target != f.VFIOCdev {
+			if err != nil || !strings.HasPrefix(target, "/dev/vfio/") || seen[target] {
 				continue
 			}
+			seen[target] = true
 			a := &attrs{fs: o.FS, dir: dir}
-			out = append(out, Holder{PID: pid, Comm: a.text("comm"), Node: target})
-			break
+			byNode[target] = append(byNode[target], Holder{PID: pid, Comm: a.text("comm"), Node: target})
 		}
 	}
-	return out
+	return byNode, hidden
 }

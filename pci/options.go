@@ -12,6 +12,7 @@ import (
 type Options struct {
 	SysRoot    string // "" = "/sys"
 	ProcRoot   string // "" = "/proc"
+	DevRoot    string // "" = "/dev"
 	JournalDir string // "" = "/run/mlxvfio"
 
 	// Driver is the VFIO driver to bind: "" and both spellings "vfio-pci" and
@@ -59,6 +60,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.ProcRoot == "" {
 		o.ProcRoot = "/proc"
+	}
+	if o.DevRoot == "" {
+		o.DevRoot = "/dev"
 	}
 	if o.JournalDir == "" {
 		o.JournalDir = "/run/mlxvfio"

@@ -133,7 +133,7 @@ func (t *txn) checkUnbind(f *Function, j *Journal) error {
 	}
 	var uses []Use
 	for _, h := range f.Holders(t.o) {
-		uses = append(uses, Use{fmt.Sprintf("process %d (%s) has %s open", h.PID, h.Comm, h.Node), fmt.Sprintf("kill %d", h.PID)})
+		uses = append(uses, Use{fmt.Sprintf("process %d (%s) has %s open", h.PID, h.Comm, h.Node), fmt.Sprintf("kill %d", h.PID), Busy})
 	}
 	return t.refuse(ErrBusy, append(uses, f.InUse(t.o)...))
 }

@@ -175,3 +175,11 @@ func (f *Faults) Stat(name string) (fs.FileInfo, error) {
 	}
 	return f.FS.Stat(name)
 }
+
+// Access works until the process is dead.
+func (f *Faults) Access(name string) error {
+	if err := f.alive(); err != nil {
+		return err
+	}
+	return f.FS.Access(name)
+}

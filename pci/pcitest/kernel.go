@@ -2,6 +2,7 @@ package pcitest
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -74,6 +75,56 @@ func (k *Kernel) WriteAttr(name string, data []byte) error {
 	}
 	return nil
 }
+
+// Access refuses what Tree.Deny denies; the rest is open to the process.
+func (k *Kernel) Access(name string) error {
+	rel, err := filepath.Rel(k.root, name)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(name); err != nil {
+		return err
+	}
+	reason, err := os.ReadFile(filepath.Join(k.root, "deny", rel))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	errno, ok := map[string]syscall.Errno{"EACCES": syscall.EACCES, "EPERM": syscall.EPERM, "EROFS": syscall.EROFS}[string(reason)]
+	if !ok {
+		return fmt.Errorf("pcitest: no reason %q", reason)
+	}
+	return &fs.PathError{Op: "access", Path: name, Err: errno}
+}
+
+// Stat makes a character device of what Tree.Node says is one.
+func (k *Kernel) Stat(name string) (fs.FileInfo, error) {
+	st, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	rel, err := filepath.Rel(k.root, name)
+	if err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(filepath.Join(k.root, "rdev", rel))
+	if errors.Is(err, fs.ErrNotExist) {
+		return st, nil
+	}
+	var major, minor uint32
+	if _, err := fmt.Sscanf(string(text), "%d:%d", &major, &minor); err != nil {
+		return nil, err
+	}
+	return &node{st, uint64(major)<<8 | uint64(minor)}, nil // numbers below 256
+}
+
+// node is the FileInfo of a character device.
+type node struct {
+	fs.FileInfo
+	rdev uint64
+}
+
+func (n *node) Mode() fs.FileMode { return fs.ModeDevice | fs.ModeCharDevice | 0o600 }
+func (n *node) Sys() any          { return &syscall.Stat_t{Rdev: n.rdev} }
 
 func (k *Kernel) log(rel, value string) {
 	k.mu.Lock()
@@ -157,7 +208,7 @@ func attach(root, bdf, driver string) error {
 		return syscall.EIO
 	}
 	dev := Device(bdf)
-	if driver == "vfio-pci" {
+	if pci.IsVFIO(driver) {
 		if !exists(root, dev+"/iommu_group") {
 			mode, err := os.ReadFile(filepath.Join(root, "sys/module/vfio/parameters/enable_unsafe_noiommu_mode"))
 			if err != nil || strings.TrimSpace(string(mode)) != "Y" {
@@ -177,6 +228,13 @@ func attach(root, bdf, driver string) error {
 		if err := write(root, dev+"/vfio-dev/vfio0/dev", "511:0\n"); err != nil {
 			return err
 		}
+		name := groupNode(root, dev)
+		if err := write(root, "sys/class/vfio/"+name+"/dev", "240:0\n"); err != nil {
+			return err
+		}
+		if err := write(root, "dev/vfio/"+name, ""); err != nil {
+			return err
+		}
 	}
 	if err := link(root, "sys/bus/pci/drivers/"+driver+"/"+bdf, dev); err != nil {
 		return err
@@ -184,7 +242,44 @@ func attach(root, bdf, driver string) error {
 	return link(root, dev+"/driver", "sys/bus/pci/drivers/"+driver)
 }
 
+// groupNode is the name of the file that a group has in /dev/vfio.
+func groupNode(root, dev string) string {
+	name := filepath.Base(readLink(root, dev+"/iommu_group"))
+	if data, err := os.ReadFile(filepath.Join(root, dev, "iommu_group/name")); err == nil && strings.TrimSpace(string(data)) == "vfio-noiommu" {
+		name = "noiommu-" + name
+	}
+	return name
+}
+
+func readLink(root, name string) string {
+	target, err := os.Readlink(filepath.Join(root, name))
+	if err != nil {
+		return ""
+	}
+	return target
+}
+
+// leaveGroup removes the group's file when its last function leaves vfio-pci.
+func leaveGroup(root, bdf string) error {
+	members, err := os.ReadDir(filepath.Join(root, Device(bdf), "iommu_group/devices"))
+	if err != nil {
+		return err
+	}
+	for _, m := range members {
+		if m.Name() != bdf && pci.IsVFIO(driverOf(root, m.Name())) {
+			return nil
+		}
+	}
+	name := groupNode(root, Device(bdf))
+	return errors.Join(os.RemoveAll(filepath.Join(root, "sys/class/vfio", name)), os.RemoveAll(filepath.Join(root, "dev/vfio", name)))
+}
+
 func detach(root, bdf, driver string) error {
+	if pci.IsVFIO(driver) {
+		if err := leaveGroup(root, bdf); err != nil {
+			return err
+		}
+	}
 	if err := os.RemoveAll(filepath.Join(root, Device(bdf), "vfio-dev")); err != nil {
 		return err
 	}

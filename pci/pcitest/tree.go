@@ -17,7 +17,7 @@ import (
 	"github.com/mlxvfio/mlxvfio/pci"
 )
 
-// Tree is a fake machine under one folder: sys, proc and run.
+// Tree is a fake machine under one folder: sys, proc, dev and run.
 type Tree struct {
 	Root string
 	tb   testing.TB
@@ -52,7 +52,7 @@ type Netdev struct {
 }
 
 // New makes an empty machine with the drivers mlx5_core, vfio-pci and pcieport
-// loaded.
+// loaded and an IOMMU that remaps interrupts; the calling process is root.
 func New(tb testing.TB) *Tree {
 	tb.Helper()
 	t := &Tree{Root: tb.TempDir(), tb: tb}
@@ -64,6 +64,13 @@ func New(tb testing.TB) *Tree {
 	t.Write("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", "N\n")
 	t.Write("proc/net/route", "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n")
 	t.Write("proc/net/ipv6_route", "")
+	t.Write("proc/cmdline", "BOOT_IMAGE=/vmlinuz root=/dev/sda1 ro intel_iommu=on\n")
+	t.Write("proc/cpuinfo", "vendor_id\t: GenuineIntel\nflags\t\t: fpu vme\n")
+	t.Write("proc/interrupts", "   0:  7  0  IR-IO-APIC    2-edge      timer\n")
+	t.Process(0, "unlimited", "unlimited")
+	t.Write("sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts", "N\n")
+	t.Write("sys/firmware/acpi/tables/DMAR", "DMAR")
+	t.Write("dev/vfio/vfio", "")
 	var ids []string
 	for _, id := range pci.HCAs() {
 		ids = append(ids, fmt.Sprintf("15b3:%04x", id.Device))
@@ -76,8 +83,39 @@ func New(tb testing.TB) *Tree {
 
 // Options points the pci package at the tree, with the simulated kernel.
 func (t *Tree) Options() pci.Options {
-	return pci.Options{SysRoot: t.Path("sys"), ProcRoot: t.Path("proc"), JournalDir: t.Path("run/mlxvfio"),
+	return pci.Options{SysRoot: t.Path("sys"), ProcRoot: t.Path("proc"), DevRoot: t.Path("dev"), JournalDir: t.Path("run/mlxvfio"),
 		VerifyTimeout: 5 * time.Millisecond, FS: OpenKernel(t.Root)}
+}
+
+// Process makes the calling process that of a user, with limits for
+// locked memory as /proc/self/limits words them. Only root has capabilities.
+func (t *Tree) Process(uid int, soft, hard string) {
+	t.tb.Helper()
+	caps := "0000000000000000"
+	if uid == 0 {
+		caps = "000001ffffffffff"
+	}
+	t.Write("proc/self/status", fmt.Sprintf("Name:\ttest\nUid:\t%[1]d\t%[1]d\t%[1]d\t%[1]d\nVmLck:\t       0 kB\nCapEff:\t%[2]s\n", uid, caps))
+	t.Write("proc/self/limits", fmt.Sprintf("%-26s%-21s%-21s%-10s\n%-26s%-21s%-21s%-10s\n",
+		"Limit", "Soft Limit", "Hard Limit", "Units", "Max locked memory", soft, hard, "bytes"))
+}
+
+// Opens makes a process have a file open.
+func (t *Tree) Opens(pid int, comm, name string) {
+	t.tb.Helper()
+	t.Write(fmt.Sprintf("proc/%d/comm", pid), comm+"\n")
+	t.Mkdir(fmt.Sprintf("proc/%d/fd", pid))
+	t.must(os.Symlink(name, t.Path(fmt.Sprintf("proc/%d/fd/7", pid))))
+}
+
+// Deny makes the kernel refuse the calling process access to a file of the
+// tree, for one of the reasons "EACCES", "EPERM" and "EROFS".
+func (t *Tree) Deny(name, errno string) { t.Write("deny/"+name, errno) }
+
+// Node makes a file of the tree look like a character device.
+func (t *Tree) Node(name string, major, minor uint32) {
+	t.Write(name, "")
+	t.Write("rdev/"+name, fmt.Sprintf("%d:%d", major, minor))
 }
 
 // Path gives the absolute name of a file of the tree.

@@ -1,0 +1,203 @@
+package pci
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// host is what is the same for all functions, read once.
+type host struct {
+	o Options
+
+	cmd, cpu *string
+	scanned  bool
+	nodes    map[string][]Holder
+	hidden   int
+}
+
+func (h *host) proc(name string) string {
+	data, err := h.o.FS.ReadFile(filepath.Join(h.o.ProcRoot, name))
+	if err != nil {
+		return ""
+	}
+	return string(data)
+}
+
+func (h *host) cpuinfo() string {
+	if h.cpu == nil {
+		s := h.proc("cpuinfo")
+		h.cpu = &s
+	}
+	return *h.cpu
+}
+
+// lastWord reports whether the kernel command line has the word, and no later
+// one for the same key that differs.
+func (h *host) lastWord(word string) bool {
+	if h.cmd == nil {
+		s := h.proc("cmdline")
+		h.cmd = &s
+	}
+	key, _, _ := strings.Cut(word, "=")
+	has := false
+	for _, w := range strings.Fields(*h.cmd) {
+		if k, _, _ := strings.Cut(w, "="); k == key {
+			has = w == word
+		}
+	}
+	return has
+}
+
+// virtual reports whether this is a virtual machine, and what says so.
+func (h *host) virtual() (bool, string) {
+	for line := range strings.Lines(h.cpuinfo()) {
+		if flags, ok := strings.CutPrefix(line, "flags"); ok {
+			for _, f := range strings.Fields(flags) {
+				if f == "hypervisor" {
+					return true, filepath.Join(h.o.ProcRoot, "cpuinfo") + " has the flag hypervisor"
+				}
+			}
+			return false, ""
+		}
+	}
+	a := &attrs{fs: h.o.FS, dir: filepath.Join(h.o.SysRoot, "class/dmi/id")} // no such flag: not x86
+	if v := a.text("sys_vendor"); v == "QEMU" {
+		return true, filepath.Join(a.dir, "sys_vendor") + " is QEMU"
+	}
+	return false, ""
+}
+
+// notRemapped: there is an IO-APIC, and it is not behind a remapping unit.
+func (h *host) notRemapped() bool {
+	t := h.proc("interrupts")
+	return strings.Contains(t, " IO-APIC") && !strings.Contains(t, " IR-IO-APIC")
+}
+
+func (h *host) holders() (map[string][]Holder, int) {
+	if !h.scanned {
+		h.nodes, h.hidden = holdersByNode(h.o)
+		h.scanned = true
+	}
+	return h.nodes, h.hidden
+}
+
+// modules: in sysfs the driver has a minus sign and the module an underscore.
+// A driver that is built in has no module folder, so the driver is looked for;
+// vfio_iommu_type1 has parameters and hence always a folder.
+func (d *doctor) modules() {
+	var missing, load []string
+	for _, m := range []struct{ path, module string }{
+		{d.o.driverDir(vfioDriver), "vfio-pci"},
+		{filepath.Join(d.o.SysRoot, "module/vfio_iommu_type1"), "vfio_iommu_type1"},
+	} {
+		if m.module == vfioDriver && IsVFIO(d.f.Driver) {
+			continue // a variant driver has the function
+		}
+		if _, err := d.o.FS.Stat(m.path); err != nil {
+			missing, load = append(missing, m.path), append(load, m.module)
+		}
+	}
+	if len(missing) > 0 {
+		d.found(ModuleMissing, "modprobe -a "+strings.Join(load, " "), "not there: %s", strings.Join(missing, ", "))
+	}
+}
+
+// What a bring-up pins in bytes: the smallest firmware seen takes 4 MiB of 6
+// MiB, the largest 50.3 MiB of 54.
+const (
+	memlockLeast = 6 << 20
+	memlockLarge = 64 << 20
+)
+
+const capIPCLock = 14 // Linux uapi/linux/capability.h
+
+// memlock does the sum that type1 and iommufd do for every mapping: what is
+// pinned already and what a bring-up adds, against the soft limit.
+func (d *doctor) memlock() {
+	status, limits := d.h.proc("self/status"), d.h.proc("self/limits")
+	if caps, ok := statusField(status, "CapEff:"); ok {
+		if v, err := strconv.ParseUint(caps, 16, 64); err == nil && v>>capIPCLock&1 != 0 {
+			return
+		}
+	}
+	soft, hard, ok := memlockLimits(limits)
+	if !ok || soft == unlimited {
+		return
+	}
+	var locked uint64
+	if kb, ok := statusField(status, "VmLck:"); ok {
+		if v, err := strconv.ParseUint(kb, 10, 64); err == nil {
+			locked = v << 10
+		}
+	}
+	id, need := MemlockSmall, uint64(memlockLarge)+locked
+	switch {
+	case soft >= need:
+		return
+	case soft >= memlockLeast+locked:
+		id = MemlockTight
+	}
+	remedy := fmt.Sprintf("ulimit -l %d  # KiB; in a systemd unit LimitMEMLOCK=%d", need>>10, need)
+	if hard < need {
+		remedy = fmt.Sprintf("sudo prlimit --memlock=%d:%d --pid $$  # in a systemd unit LimitMEMLOCK=%d", need, need, need)
+	}
+	d.found(id, remedy, "%s: Max locked memory %d bytes, %d are locked; a bring-up takes %d bytes or more, with large firmware %d",
+		filepath.Join(d.o.ProcRoot, "self/limits"), soft, locked, uint64(memlockLeast), uint64(memlockLarge))
+}
+
+// unlimited is the number for that word.
+const unlimited = ^uint64(0)
+
+// memlockLimits finds the soft and the hard limit in /proc/self/limits.
+func memlockLimits(text string) (soft, hard uint64, ok bool) {
+	for line := range strings.Lines(text) {
+		rest, ok := strings.CutPrefix(line, "Max locked memory")
+		if f := strings.Fields(rest); ok && len(f) >= 2 {
+			var err [2]error
+			soft, err[0] = limit(f[0])
+			hard, err[1] = limit(f[1])
+			return soft, hard, err[0] == nil && err[1] == nil
+		}
+	}
+	return 0, 0, false
+}
+
+func limit(s string) (uint64, error) {
+	if s == "unlimited" {
+		return unlimited, nil
+	}
+	return strconv.ParseUint(s, 10, 64)
+}
+
+// statusField is the first word behind a name in /proc/self/status.
+func statusField(text, name string) (string, bool) {
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, name); ok {
+			if f := strings.Fields(rest); len(f) > 0 {
+				return f[0], true
+			}
+		}
+	}
+	return "", false
+}
+
+// secureBootVar is the UEFI variable: four bytes of attributes, then the value.
+const secureBootVar = "firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+
+// lockdown names what is restricted, and that this way is not.
+func (d *doctor) lockdown() {
+	path := filepath.Join(d.o.SysRoot, "kernel/security/lockdown")
+	if data, err := d.o.FS.ReadFile(path); err == nil {
+		for _, mode := range []string{"integrity", "confidentiality"} {
+			if strings.Contains(string(data), "["+mode+"]") {
+				d.found(Lockdown, "mlxvfio info "+d.b.String()+"  # through VFIO; sysfs:"+d.b.String()+" is refused", "%s: [%s]", path, mode)
+			}
+		}
+	}
+	path = filepath.Join(d.o.SysRoot, secureBootVar)
+	if data, err := d.o.FS.ReadFile(path); err == nil && len(data) == 5 && data[4] == 1 {
+		d.found(SecureBoot, "mokutil --sb-state", "%s is 1", path)
+	}
+}

@@ -1,0 +1,184 @@
+package pci
+
+import "slices"
+
+// FindingID names a kind of finding; programs may rely on it.
+type FindingID string
+
+// What the doctor can find. The catalogue below says what each means.
+const (
+	NotMLX5       FindingID = "not-mlx5"
+	MLX4          FindingID = "mlx4"
+	FlashRecovery FindingID = "flash-recovery"
+
+	AllOnesConfig FindingID = "all-ones"
+	BadConfig     FindingID = "bad-config"
+	NoMSIX        FindingID = "no-msix"
+	Unreadable    FindingID = "unreadable"
+	StuckPower    FindingID = "stuck-power"
+	Asleep        FindingID = "asleep"
+	NoBAR         FindingID = "bar-unassigned"
+
+	NoIOMMU         FindingID = "no-iommu"
+	NoIOMMUMode     FindingID = "noiommu-mode"
+	VMWithoutIOMMU  FindingID = "vm-without-iommu"
+	GroupNotViable  FindingID = "group-not-viable"
+	GroupShared     FindingID = "group-shared"
+	ReservedDirect  FindingID = "reserved-direct"
+	ReservedOther   FindingID = "reserved-regions"
+	NoRemapping     FindingID = "no-interrupt-remapping"
+	UnsafeRemapping FindingID = "unsafe-interrupts"
+
+	ModuleMissing FindingID = "module-missing"
+
+	InterruptedBind   FindingID = "interrupted-bind"
+	InterruptedUnbind FindingID = "interrupted-unbind"
+	JournalBad        FindingID = "journal-unreadable"
+	JournalOld        FindingID = "journal-stale"
+	JournalLeft       FindingID = "journal-left"
+
+	NotBound         FindingID = "not-bound"
+	OverrideSpelling FindingID = "override-spelling"
+	BindPermission   FindingID = "bind-permission"
+	SysfsReadOnly    FindingID = "sysfs-read-only"
+	NetdevUp         FindingID = "netdev-up"
+	NetdevMember     FindingID = "netdev-member"
+	NetdevRoutes     FindingID = "netdev-routes"
+	VFsEnabled       FindingID = "vfs-enabled"
+	VFsOnVFIO        FindingID = "vfs-on-vfio"
+	VFToken          FindingID = "vf-needs-token"
+
+	ContainerMissing    FindingID = "container-missing"
+	ContainerPermission FindingID = "container-permission"
+	NodeMissing         FindingID = "node-missing"
+	NodeStale           FindingID = "node-stale"
+	NodePermission      FindingID = "node-permission"
+	Busy                FindingID = "busy"
+	MemlockSmall        FindingID = "memlock"
+	MemlockTight        FindingID = "memlock-tight"
+
+	Lockdown   FindingID = "lockdown"
+	SecureBoot FindingID = "secure-boot"
+)
+
+// FindingInfo is what a kind of finding means.
+type FindingInfo struct {
+	ID       FindingID `json:"id"`
+	Severity Severity  `json:"severity"`
+	// Machine marks findings about the machine or the calling process.
+	Machine bool `json:"machine,omitempty"`
+	// Title is the finding in a few words.
+	Title string `json:"title"`
+	// Why says why it matters.
+	Why string `json:"why"`
+	// Need is what an open needs, for a table cell; only findings that block have it.
+	Need string `json:"need,omitempty"`
+
+	never bool // no command changes it
+}
+
+// Findings is the catalogue of everything the doctor can find, in the order in
+// which an open meets it. The slice is the caller's.
+func Findings() []FindingInfo { return slices.Clone(findings) }
+
+var findings = []FindingInfo{
+	{ID: NotMLX5, Severity: Blocks, Need: "not an mlx5 function", never: true, Title: "not a ConnectX function",
+		Why: "only functions of the mlx5 table have the command interface that this driver speaks"},
+	{ID: MLX4, Severity: Blocks, Need: "mlx4 card", never: true, Title: "a card of the mlx4 generation",
+		Why: "ConnectX to ConnectX-3 have another command interface"},
+	{ID: FlashRecovery, Severity: Blocks, Need: "firmware in its flash", Title: "the chip is in flash-recovery mode",
+		Why: "no firmware runs, there is no initialization segment; a driver must not bind"},
+	{ID: AllOnesConfig, Severity: Blocks, Need: "a device that answers", Title: "the configuration space reads all ones",
+		Why: "the function is gone, without power, or behind a dead link"},
+	{ID: BadConfig, Severity: Warning, Title: "the configuration space contradicts itself",
+		Why: "capabilities behind the broken place are not found, by the kernel neither"},
+	{ID: NoMSIX, Severity: Blocks, Need: "MSI-X or --polled", Title: "no MSI-X capability",
+		Why: "mlx5 has no other interrupts; without them completions and events must be polled"},
+	{ID: Unreadable, Severity: Warning, Title: "attributes of the function cannot be read",
+		Why: "a function in D3cold or behind a dead link fails such reads"},
+	{ID: StuckPower, Severity: Blocks, Need: "power", Title: "the function does not come out of low power",
+		Why: "its registers cannot be reached, and nothing is going to wake it"},
+	{ID: Asleep, Severity: Note, Title: "the function sleeps",
+		Why: "the kernel suspends an idle function; an open wakes it, and until then its BARs read nothing"},
+	{ID: NoBAR, Severity: Blocks, Need: "an address for BAR 0", Title: "BAR 0 has no address",
+		Why: "the initialization segment and the doorbells are in BAR 0"},
+	{ID: NoIOMMU, Severity: Blocks, Need: "an IOMMU", Title: "the function is in no IOMMU group",
+		Why: "nothing would keep the device from writing anywhere in memory; VFIO refuses that"},
+	{ID: VMWithoutIOMMU, Severity: Note, Machine: true, Title: "a virtual machine without an IOMMU of its own",
+		Why: "a guest sees an IOMMU only when its hypervisor offers one"},
+	{ID: NoIOMMUMode, Severity: Warning, Title: "no-IOMMU mode",
+		Why: "the device can write anywhere in memory"},
+	{ID: GroupNotViable, Severity: Blocks, Need: "its group's other functions off their drivers", Title: "the IOMMU group is not viable",
+		Why: "functions of a group can reach each other's memory: VFIO gives all of it or nothing. Bridges with pcieport do not count"},
+	{ID: GroupShared, Severity: Note, Title: "the IOMMU group has other functions",
+		Why: "without ACS between them they are not isolated from each other, and one user must have them all"},
+	{ID: ReservedDirect, Severity: Blocks, Need: "no RMRR on it", Title: "firmware reserves memory for the function (RMRR, direct)",
+		Why: "the platform's firmware wants DMA of this function mapped one to one; the kernel then refuses it to user space"},
+	{ID: ReservedOther, Severity: Note, Title: "reserved ranges of I/O addresses",
+		Why: "DMA memory is never mapped there; the driver's allocator leaves them out"},
+	{ID: NoRemapping, Severity: Blocks, Machine: true, Need: "interrupt remapping", Title: "interrupts are not remapped",
+		Why: "a device could forge interrupts with plain writes; VFIO refuses to set up the IOMMU (EPERM)"},
+	{ID: UnsafeRemapping, Severity: Warning, Machine: true, Title: "interrupts are not remapped, and that is allowed",
+		Why: "the device can forge interrupts of the host"},
+	{ID: ModuleMissing, Severity: Blocks, Machine: true, Need: "modprobe", Title: "a VFIO module is not loaded",
+		Why: "vfio-pci is the driver to bind, vfio_iommu_type1 makes the mappings"},
+	{ID: JournalBad, Severity: Warning, Title: "the journal of a bind is damaged",
+		Why: "bind and unbind refuse to work without knowing the original driver"},
+	{ID: InterruptedBind, Severity: Blocks, Need: "unbind (a bind was cut off)", Title: "a bind was cut off half-way",
+		Why: "the function is between two drivers; the journal knows the way back, and bind would complete the way there"},
+	{ID: InterruptedUnbind, Severity: Warning, Title: "an unbind was cut off half-way",
+		Why: "the function is with vfio-pci still, but not by its driver_override"},
+	{ID: JournalLeft, Severity: Note, Title: "a journal was left over",
+		Why: "the function is as it was before the bind; only the file remains"},
+	{ID: JournalOld, Severity: Note, Title: "a journal of another device",
+		Why: "the card in this slot was exchanged; the next bind overwrites it"},
+	{ID: NotBound, Severity: Blocks, Need: "bind", Title: "the function is not with vfio-pci",
+		Why: "user space can open only what a VFIO driver has"},
+	{ID: OverrideSpelling, Severity: Warning, Title: "driver_override names no driver",
+		Why: "the module is vfio_pci, the driver vfio-pci; with the wrong one no driver takes the function"},
+	{ID: BindPermission, Severity: Blocks, Need: "root", Title: "this process may not bind",
+		Why: "bind writes to sysfs"},
+	{ID: SysfsReadOnly, Severity: Blocks, Need: "a writable /sys", Title: "sysfs is mounted read-only",
+		Why: "bind writes to sysfs; containers often have it read-only"},
+	{ID: NetdevUp, Severity: Blocks, Need: "its interface down", Title: "a network interface of the function is up",
+		Why: "bind refuses to take a function away that the host uses"},
+	{ID: NetdevMember, Severity: Blocks, Need: "its interface out of the bond or bridge", Title: "a network interface is part of a bond or bridge",
+		Why: "bind refuses to take a function away that the host uses"},
+	{ID: NetdevRoutes, Severity: Blocks, Need: "its routes moved", Title: "a network interface holds routes",
+		Why: "bind refuses to take a function away that the host uses; this may be the way you are logged in"},
+	{ID: VFsEnabled, Severity: Blocks, Need: "its VFs off", Title: "virtual functions are enabled",
+		Why: "they go when their physical function leaves its driver"},
+	{ID: VFsOnVFIO, Severity: Warning, Title: "virtual functions of a function with vfio-pci are enabled",
+		Why: "the kernel trusts them only to users that share a VF token with whoever has this function"},
+	{ID: VFToken, Severity: Blocks, Need: "its PF off vfio-pci", Title: "the physical function is with vfio-pci",
+		Why: "a user of the PF controls its VFs: the kernel gives a VF only for a VF token, which this driver has none of"},
+	{ID: ContainerMissing, Severity: Blocks, Machine: true, Need: "/dev/vfio/vfio", Title: "/dev/vfio/vfio is missing",
+		Why: "it is where a container of DMA mappings is opened"},
+	{ID: ContainerPermission, Severity: Blocks, Machine: true, Need: "permission", Title: "no permission on /dev/vfio/vfio",
+		Why: "it is where a container of DMA mappings is opened"},
+	{ID: NodeMissing, Severity: Blocks, Need: "its /dev/vfio node", Title: "the group's file in /dev/vfio is missing",
+		Why: "udev or devtmpfs makes it; into a container it must be passed"},
+	{ID: NodeStale, Severity: Blocks, Need: "its /dev/vfio node", Title: "the group's file in /dev/vfio is another device's",
+		Why: "a node that was made by hand or passed into a container outlived its group"},
+	{ID: NodePermission, Severity: Blocks, Need: "permission", Title: "no permission on the group's file in /dev/vfio",
+		Why: "the kernel makes it for root"},
+	{ID: Busy, Severity: Blocks, Need: "its other user gone", Title: "another process has the function open",
+		Why: "a group can be opened once"},
+	{ID: MemlockSmall, Severity: Blocks, Machine: true, Need: "memlock", Title: "RLIMIT_MEMLOCK is too small",
+		Why: "every page that is mapped for DMA is pinned and counts against it, unless the process has CAP_IPC_LOCK"},
+	{ID: MemlockTight, Severity: Warning, Machine: true, Title: "RLIMIT_MEMLOCK may be too small",
+		Why: "how many pages firmware asks for is known only when it runs; some take fifty megabytes"},
+	{ID: Lockdown, Severity: Note, Machine: true, Title: "the kernel is locked down",
+		Why: "BARs cannot be mapped through sysfs and modules must be signed; VFIO works all the same"},
+	{ID: SecureBoot, Severity: Note, Machine: true, Title: "Secure Boot is on",
+		Why: "many kernels then refuse unsigned modules and lock themselves down"},
+}
+
+// catalogue finds the meaning of an id.
+var catalogue = func() map[FindingID]FindingInfo {
+	m := make(map[FindingID]FindingInfo, len(findings))
+	for _, f := range findings {
+		m[f.ID] = f
+	}
+	return m
+}()
