@@ -2,18 +2,19 @@
 // mlx5 functions of a machine, reads and decodes their configuration space,
 // and moves a function between its host driver and vfio-pci and back.
 //
-// # Three parts
+// # Four parts
 //
 //   - Discovery: [List] and [Inspect] read one sysfs folder per function and
-//     return a [Function]. They only read. Everything that later judges a
-//     machine (a doctor, a pre-flight check) works from this one structure and
-//     from [Function.InUse].
+//     return a [Function]. They only read. What judges a machine works from
+//     this one structure and from [Function.InUse].
 //   - Configuration space: [ParseConfig] works on a byte slice, so bytes from
 //     sysfs, from a VFIO config region and from a pasted hexdump take the same
 //     way. Capability chains are untrusted input: every walk is bounded.
 //   - Binding: [Bind] and [Unbind] use driver_override, never new_id, because
 //     an override names one function while new_id makes vfio-pci claim every
 //     function with that id.
+//   - Doctor: [Diagnose] finds every reason why an open of a function would
+//     fail, each a [Finding] with what was seen and a command that helps.
 //
 // # The bind transaction
 //

@@ -21,8 +21,8 @@ func (a *app) listVerb() *cobra.Command {
 }
 
 func (a *app) list(ctx context.Context, all bool) error {
-	fns, err := pci.List(ctx, a.pciOptions())
-	if err != nil && len(fns) == 0 {
+	ds, err := pci.DiagnoseAll(ctx, a.pciOptions())
+	if err != nil && len(ds) == 0 {
 		return err
 	}
 	r := &listResult{Functions: []listed{}}
@@ -31,11 +31,15 @@ func (a *app) list(ctx context.Context, all bool) error {
 	for _, j := range js {
 		states[j.BDF] = j
 	}
-	for _, f := range fns {
-		if !all && f.ID.Kind != pci.KindHCA && f.ID.Kind != pci.KindRecovery {
+	for _, d := range ds {
+		f := d.Function
+		if !shown(f, all) {
 			continue
 		}
-		l := listed{Function: f}
+		l := listed{Function: f, Ready: d.Ready(), Verdict: d.Verdict(), Findings: []pci.FindingID{}}
+		for _, x := range d.Findings {
+			l.Findings = append(l.Findings, x.ID)
+		}
 		if j, ok := states[f.BDF]; ok {
 			l.Journal = &j
 		}
@@ -50,10 +54,14 @@ func (a *app) list(ctx context.Context, all bool) error {
 	return err
 }
 
-// listed is a function, with the journal of its bind if there is one.
+// listed is a function with what the doctor says of it, and with the journal of
+// its bind if there is one.
 type listed struct {
 	*pci.Function
-	Journal *pci.JournalEntry `json:"journal,omitempty"`
+	Ready    bool              `json:"ready"`
+	Verdict  string            `json:"verdict"`
+	Findings []pci.FindingID   `json:"findings"`
+	Journal  *pci.JournalEntry `json:"journal,omitempty"`
 }
 
 type listResult struct {
@@ -65,9 +73,9 @@ func (r *listResult) text(w io.Writer) {
 		fmt.Fprintln(w, "no ConnectX function on this machine")
 		return
 	}
-	rows := [][]string{{"FUNCTION", "DEVICE", "KIND", "DRIVER", "GROUP", "NUMA", "LINK", "INTERFACES", "NOTES"}}
+	rows := [][]string{{"FUNCTION", "DEVICE", "KIND", "OPEN", "DRIVER", "GROUP", "NUMA", "LINK", "INTERFACES", "NOTES"}}
 	for _, f := range r.Functions {
-		rows = append(rows, []string{f.BDF.String(), f.ID.Name, f.kind(), dash(f.Driver), f.group(), number(f.NUMANode), f.link(), f.interfaces(), f.notes()})
+		rows = append(rows, []string{f.BDF.String(), f.ID.Name, f.kind(), f.Verdict, dash(f.Driver), f.group(), number(f.NUMANode), f.link(), f.interfaces(), f.notes()})
 	}
 	table(w, rows)
 }
@@ -113,13 +121,6 @@ func (l listed) notes() string {
 	var notes []string
 	if l.Link.Degraded() {
 		notes = append(notes, fmt.Sprintf("link below its %s x%d", strings.TrimSuffix(l.Link.MaxSpeed, " PCIe"), l.Link.MaxWidth))
-	}
-	if l.IOMMU != nil {
-		for _, m := range l.IOMMU.Siblings(l.BDF) {
-			if m.Blocks() {
-				notes = append(notes, fmt.Sprintf("shares its group with %s (%s)", m.BDF, m.Driver))
-			}
-		}
 	}
 	if j := l.Journal; j != nil {
 		switch {

@@ -26,8 +26,8 @@ func TestList(t *testing.T) {
 	_, where := machine(t)
 	o := cliOn(t, where, "list")
 	require.Equal(t, exitOK, o.code, o.err)
-	require.Regexp(t, `0000:3b:00\.0 +ConnectX-5 +PF +mlx5_core +7 +0 +8\.0 GT/s x16 +eth0 \(down\), mlx5_0\n`, o.out)
-	require.Regexp(t, `0000:3b:00\.2 +ConnectX-5 VF +VF +- `, o.out)
+	require.Regexp(t, `0000:3b:00\.0 +ConnectX-5 +PF +needs bind +mlx5_core +7 +0 +8\.0 GT/s x16 +eth0 \(down\), mlx5_0\n`, o.out)
+	require.Regexp(t, `0000:3b:00\.2 +ConnectX-5 VF +VF +needs an IOMMU, bind +- `, o.out)
 	require.NotContains(t, o.out, "0000:01:00.0")
 	require.Contains(t, cliOn(t, where, "list", "--all").out, "0000:01:00.0")
 
@@ -36,6 +36,9 @@ func TestList(t *testing.T) {
 	require.Len(t, fns, 3)
 	require.Equal(t, testBDF, fns[0].(map[string]any)["bdf"])
 	require.Equal(t, "mlx5_core", fns[0].(map[string]any)["driver"])
+	require.Equal(t, false, fns[0].(map[string]any)["ready"])
+	require.Equal(t, "needs bind", fns[0].(map[string]any)["verdict"])
+	require.Equal(t, []any{"not-bound"}, fns[0].(map[string]any)["findings"])
 }
 
 func TestListEmpty(t *testing.T) {

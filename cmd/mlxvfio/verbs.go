@@ -6,6 +6,7 @@ import "github.com/spf13/cobra"
 func (a *app) verbs() []*cobra.Command {
 	return []*cobra.Command{
 		a.listVerb(),
+		a.doctorVerb(),
 		a.bindVerb(),
 		a.unbindVerb(),
 		a.infoVerb(),
