@@ -136,7 +136,7 @@ func TestTracerLive(t *testing.T) {
 				case fast:
 					n = 10000
 				}
-				h, c := opened(t, words, mlxvfio.Options{})
+				h, c := opened(t, words, mlxvfio.Options{Memory: vfio.MemoryHeap})
 				c.KeepTrace(1 << 20)
 				tr, err := h.OpenTracer(t.Context(), o)
 				require.NoError(t, err)
@@ -164,7 +164,7 @@ func TestTracerSlow(t *testing.T) {
 	if raceBuild {
 		words = "sim:cx5,load=40000"
 	}
-	h, c := opened(t, words, mlxvfio.Options{})
+	h, c := opened(t, words, mlxvfio.Options{Memory: vfio.MemoryHeap})
 	c.KeepTrace(1 << 20)
 	tr, err := h.OpenTracer(t.Context(), tracer.Options{Queue: 64})
 	require.NoError(t, err)
