@@ -15,7 +15,10 @@ import (
 // what the device answers.
 func TestCapTypes(t *testing.T) {
 	for words, want := range map[string][]prm.CapType{
-		"sim:cx5": {prm.CapGeneral, prm.CapAtomic},
+		"sim:cx5":   {prm.CapGeneral, prm.CapAtomic},
+		"sim:cx6dx": {prm.CapGeneral, prm.CapEthernetOffloads, prm.CapAtomic, prm.CapRoce, prm.CapFlowTable},
+		"sim:cx7":   {prm.CapGeneral, prm.CapAtomic},
+		"sim:bf3":   {prm.CapGeneral, prm.CapAtomic},
 		// What Linux read of a real ConnectX-4 (golden seq 24 to 43).
 		"sim:cx4": {prm.CapGeneral, prm.CapEthernetOffloads, prm.CapAtomic, prm.CapRoce, prm.CapFlowTable},
 	} {

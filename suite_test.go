@@ -45,7 +45,7 @@ func held(c *sim.Chip, i int) func(drivertest.Reporter) {
 
 // TestDriver runs the suite on the model in process.
 func TestDriver(t *testing.T) {
-	for _, words := range []string{"sim:cx5", "sim:cx5,port=eth", "sim:cx4", "sim:cx5,load=20000,seed=7"} {
+	for _, words := range []string{"sim:cx5", "sim:cx5,port=eth", "sim:cx4", "sim:cx6dx", "sim:cx7", "sim:bf3", "sim:cx5,load=20000,seed=7"} {
 		t.Run(words, func(t *testing.T) {
 			c := chip(t, words)
 			drivertest.Run(t, func(testing.TB) vfio.Transport { return c.Function(0) },

@@ -108,7 +108,7 @@ func at(m *vfio.Buffer, off, n int) []byte {
 // TestLoopback: every operation of an RC queue pair arrives, on both link layers,
 // waited for in both ways.
 func TestLoopback(t *testing.T) {
-	for _, words := range []string{"sim:cx5,port=ib", "sim:cx5,port=eth", "sim:cx4,port=ib", "sim:cx5,load=100000,seed=3"} {
+	for _, words := range []string{"sim:cx5,port=ib", "sim:cx5,port=eth", "sim:cx4,port=ib", "sim:cx6dx", "sim:cx7", "sim:bf3", "sim:cx5,load=100000,seed=3"} {
 		for _, interrupts := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/interrupts=%t", words, interrupts), func(t *testing.T) {
 				l := newLink(newBench(t, words), queues.QPOptions{}, queues.ConnectOptions{MTU: 512})

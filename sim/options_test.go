@@ -25,8 +25,8 @@ func TestParse(t *testing.T) {
 		require.NoError(t, c.Close())
 	}
 	for s, want := range map[string]string{
-		"sim:nosuch":                    `unknown profile "nosuch"; there are: cx4, cx5`,
-		"sim:cx7":                       `unknown profile "cx7"; there are: cx4, cx5`,
+		"sim:nosuch":                    `unknown profile "nosuch"; there are: bf3, cx4, cx5, cx6dx, cx7`,
+		"sim:cx8":                       `unknown profile "cx8"; there are: bf3, cx4, cx5, cx6dx, cx7`,
 		"sim:cx5,port=usb":              `unknown port "usb"; there are: ib, eth`,
 		"sim:cx5,fw=1.2":                `bad word "fw=1.2": want three numbers up to 65535, X.Y.Z`,
 		"sim:cx5,fw=1.2.x":              `bad word "fw=1.2.x"`,

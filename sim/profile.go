@@ -38,6 +38,11 @@ type profile struct {
 
 	// Where the values come from.
 	srcFirmware, srcPSID, srcISSI, srcBoot, srcInit, srcClock, srcTimeouts, srcLink, srcCaps, srcTracer sourced
+	// Where configuration space comes from: revision, subsystem, and BAR 0 with MSI-X.
+	srcRevision, srcSubsystem, srcBAR, srcMSIX sourced
+	// foreign says why the link layer that the device is not known to have is there
+	// all the same; zero for a device that has both.
+	foreign map[PortType]sourced
 
 	once  [3]sync.Once
 	built [3]capPair
@@ -85,7 +90,7 @@ func (s capSet) clone() capSet {
 }
 
 // profiles are the devices that exist.
-var profiles = []*profile{&cx4, &cx5}
+var profiles = []*profile{&cx4, &cx5, &cx6dx, &cx7, &bf3}
 
 // capField is a capability that differs from the ConnectX-4's.
 type capField struct {
@@ -100,6 +105,18 @@ type capField struct {
 // maximum.
 func general(name string, v uint64, tag Tag, why string) capField {
 	return capField{prm.CapGeneral, name, v, v, tag, why}
+}
+
+// carried gives the fields of an older device to a newer one of which nothing is
+// published: each is a choice there, whatever it was for the older one. A later
+// field of the same name wins.
+func carried(from string, fields []capField) []capField {
+	out := make([]capField, len(fields))
+	for i, f := range fields {
+		f.tag, f.why = Chosen, "as the "+from+"'s: "+f.why
+		out[i] = f
+	}
+	return out
 }
 
 // apply sets fields in both sets.

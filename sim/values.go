@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -35,6 +36,11 @@ type sourced struct {
 	src string
 }
 
+var (
+	noSource = sourced{Chosen, "no source"}
+	lspciBF2 = sourced{Real, "published lspci of a BlueField-2"}
+)
+
 // Values lists every value that the chip shows, with its tag and source. Fields
 // that are zero are left out.
 func (c *Chip) Values() []Value {
@@ -42,12 +48,14 @@ func (c *Chip) Values() []Value {
 	var l []Value
 	add := func(where, name, v string, s sourced) { l = append(l, Value{where, name, v, s.tag, s.src}) }
 	ids := sourced{Real, "Debian pci.ids"}
-	lspci := sourced{Real, "published lspci of a BlueField-2"}
+	bar, msix := cmp.Or(p.srcBAR, lspciBF2), cmp.Or(p.srcMSIX, lspciBF2)
 	add("pci", "device id", fmt.Sprintf("15b3:%04x", p.deviceID), ids)
-	add("pci", "class", map[PortType]string{PortIB: "0x0207", PortEth: "0x0200"}[c.port], sourced{Derived, "PCI class codes: 0x0207 is an InfiniBand controller, 0x0200 an Ethernet controller; mlx5 has both"})
-	add("pci", "subsystem", fmt.Sprintf("15b3:%04x", p.subsystem), sourced{Chosen, "no source"})
-	add("pci", "BAR 0", "32 MiB, 64-bit, prefetchable", lspci)
-	add("pci", "MSI-X", "64 vectors, table at BAR 0 + 0x2000, PBA at + 0x3000", lspci)
+	class := cmp.Or(p.foreign[c.port], sourced{Derived, "PCI class codes: 0x0207 is an InfiniBand controller, 0x0200 an Ethernet controller; mlx5 has both"})
+	add("pci", "class", map[PortType]string{PortIB: "0x0207", PortEth: "0x0200"}[c.port], class)
+	add("pci", "revision", fmt.Sprintf("%02x", p.revision), cmp.Or(p.srcRevision, noSource))
+	add("pci", "subsystem", fmt.Sprintf("15b3:%04x", p.subsystem), cmp.Or(p.srcSubsystem, noSource))
+	add("pci", "BAR 0", "32 MiB, 64-bit, prefetchable", bar)
+	add("pci", "MSI-X", "64 vectors, table at BAR 0 + 0x2000, PBA at + 0x3000", msix)
 	add("pci", "vendor-specific capability", "0xc0, length 0x18", sourced{Real, "published lspci of mlx5 devices"})
 	add("pci", "link", fmt.Sprintf("generation %d, %d lanes", p.linkSpeed, p.linkWidth), p.srcLink)
 	firmware := p.srcFirmware

@@ -176,7 +176,7 @@ func TestSelftest(t *testing.T) {
 	require.Contains(t, text, "the embedded model, sim")
 	require.True(t, strings.HasSuffix(text, "\npass\n"))
 
-	for _, dev := range []string{"sim", "sim:cx4", "sim:cx5,port=eth", "sim,load=20000,seed=3"} {
+	for _, dev := range []string{"sim", "sim:cx4", "sim:cx5,port=eth", "sim:cx6dx", "sim:cx7", "sim:bf3", "sim,load=20000,seed=3"} {
 		o := object(t, "selftest/1", "selftest", dev)
 		require.Equal(t, "pass", o["verdict"], dev)
 		require.Equal(t, "event", o["mode"])
