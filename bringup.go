@@ -16,6 +16,9 @@ import (
 // Stages up to INIT_HCA. Each file of stages keeps the order of the table.
 
 func (h *HCA) upOpen(context.Context) (note string, err error) {
+	if err := CheckCapRequests(h.o.Capabilities); err != nil {
+		return "", err
+	}
 	info, err := h.t.Info()
 	if err != nil {
 		return "", err

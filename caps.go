@@ -21,8 +21,8 @@ type Capability struct {
 	Maximum []byte
 	// PowerOn are the current values before the first SET_HCA_CAP of this bring-up:
 	// those of a function that was just reset, unless Options.SkipReset. Only the
-	// types that SET_HCA_CAP changes are read then (general, atomic, RoCE); nil for
-	// the others.
+	// types that SET_HCA_CAP changes are read then: general, atomic, RoCE, and those
+	// of Options.Capabilities; nil for the others.
 	PowerOn []byte
 }
 
@@ -94,6 +94,15 @@ func (h *HCA) upQueryCaps(ctx context.Context) (string, error) {
 	n := 1
 	for _, c := range []capType{{prm.CapAtomic, (*prm.CmdHCACap).Atomic}, {prm.CapRoce, (*prm.CmdHCACap).Roce}} {
 		if !c.gate(g) {
+			continue
+		}
+		if err := h.queryCap(ctx, c.t); err != nil {
+			return "", err
+		}
+		n++
+	}
+	for _, c := range capTypes {
+		if _, have := h.caps[c.t]; have || !h.requested(c.t) || !c.gate(g) {
 			continue
 		}
 		if err := h.queryCap(ctx, c.t); err != nil {

@@ -159,7 +159,10 @@ func lost(err error) bool {
 // remedyFor says what to do about the failure of a stage whose own text does
 // not.
 func remedyFor(err error) string {
+	var ce *CapRequestError
 	switch {
+	case errors.As(err, &ce):
+		return "ask for what the device offers, as Capability.Current and Maximum say (mlxvfio caps)"
 	case errors.Is(err, context.Canceled):
 		return "the function was given back; open it again"
 	case errors.Is(err, context.DeadlineExceeded) && !lost(err):

@@ -81,6 +81,11 @@ type Options struct {
 	// group is not looked at), but at least 64 MiB; where the host does not say, 4
 	// GiB. Negative is no bound: firmware is then trusted with all memory.
 	PageLimit int
+	// Capabilities are values that the caller wants capabilities to have, instead of
+	// the driver's. A request that the device cannot be asked fails the bring-up
+	// before anything is set, with a *CapRequestError; what the device made of the
+	// others is in CapReport. It must not be changed after Open.
+	Capabilities []CapRequest
 	// Trace, if set, sees every command of the bring-up and after it.
 	Trace cmdif.TraceFunc
 	// BeforeStage is called before a stage of the bring-up runs. An error it

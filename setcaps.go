@@ -6,17 +6,18 @@ import (
 	"fmt"
 	"math/bits"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 )
 
-// CapRow is one line of the capability report: what the driver wanted of a
-// field, what the device allows, and what came of it.
+// CapRow is one line of the capability report: what the driver or its caller
+// wanted of a field, what the device allows, and what came of it.
 type CapRow struct {
 	Type  prm.CapType `json:"type"`
 	Field string      `json:"field"`
-	// Requested is what the driver wants; Before and Maximum what the device
+	// Requested is what is wanted; Before and Maximum what the device
 	// said; Sent what SET_HCA_CAP carried; After what the device said once
 	// initialized.
 	Requested uint64 `json:"requested"`
@@ -28,6 +29,8 @@ type CapRow struct {
 	Done string `json:"done"`
 	// Why says what the field is for.
 	Why string `json:"why"`
+	// Asked: the value is the caller's (Options.Capabilities), not the driver's.
+	Asked bool `json:"asked,omitempty"`
 }
 
 // host is what the wishes of the driver depend on.
@@ -168,30 +171,31 @@ var atomicWish = wish{field: "atomic_req_8B_endianness_mode", why: "8-byte atomi
 var roceWish = wish{field: "sw_r_roce_src_udp_port", why: "software chooses the UDP source port", exact: true}
 
 // upSetCaps sends SET_HCA_CAP for the types that can be set, starting from the
-// current values.
+// current values. What the caller asks for comes before what the driver wants, and
+// all of it is looked at before anything is sent.
 func (h *HCA) upSetCaps(ctx context.Context) (string, error) {
-	g := h.caps[prm.CapGeneral]
-	next := bytes.Clone(g.Current)
-	rows, err := planGeneral(thisHost(&h.o), g.Current, g.Maximum, next)
-	if err != nil {
+	if err := h.checkCapRequests(); err != nil {
 		return "", err
 	}
-	if err := h.setCap(ctx, g, next); err != nil {
-		return "", err
-	}
-	if a, ok := h.caps[prm.CapAtomic]; ok {
-		row, err := h.setOne(ctx, a, atomicWish, prm.AsAtomicCaps(a.Maximum).SupportedAtomicReq8BEndiannessMode1())
+	var rows []CapRow
+	for _, t := range capTypes {
+		c, ok := h.caps[t.t]
+		if !ok {
+			continue
+		}
+		next := bytes.Clone(c.Current)
+		wished, err := h.planWishes(c, next)
 		if err != nil {
 			return "", err
 		}
-		rows = append(rows, row)
-	}
-	if r, ok := h.caps[prm.CapRoce]; ok {
-		row, err := h.setOne(ctx, r, roceWish, prm.AsRoceCap(r.Maximum).SwRRoceSrcUdpPort())
+		asked, err := h.planRequests(c, next)
 		if err != nil {
 			return "", err
 		}
-		rows = append(rows, row)
+		if err := h.setCap(ctx, c, next); err != nil {
+			return "", err
+		}
+		rows = append(append(rows, wished...), asked...)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -205,27 +209,44 @@ func (h *HCA) upSetCaps(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d fields changed", changed), nil
 }
 
-// setOne turns one switch on where the device offers it.
-func (h *HCA) setOne(ctx context.Context, c *Capability, w wish, offered bool) (CapRow, error) {
+// planWishes writes what the driver wants of a type into next, and reports it but
+// for the fields that the caller decides.
+func (h *HCA) planWishes(c *Capability, next []byte) ([]CapRow, error) {
+	var rows []CapRow
+	var err error
+	switch c.Type {
+	case prm.CapGeneral:
+		rows, err = planGeneral(thisHost(&h.o), c.Current, c.Maximum, next)
+	case prm.CapAtomic:
+		rows, err = planOne(c, atomicWish, prm.AsAtomicCaps(c.Maximum).SupportedAtomicReq8BEndiannessMode1(), next)
+	case prm.CapRoce:
+		rows, err = planOne(c, roceWish, prm.AsRoceCap(c.Maximum).SwRRoceSrcUdpPort(), next)
+	}
+	return slices.DeleteFunc(rows, func(r CapRow) bool {
+		_, asked := h.request(r.Type, r.Field)
+		return asked
+	}), err
+}
+
+// planOne turns one switch on in next where the device offers it.
+func planOne(c *Capability, w wish, offered bool, next []byte) ([]CapRow, error) {
 	s := prm.CapStruct(c.Type)
 	before, err := s.Get(c.Current, w.field)
 	if err != nil {
-		return CapRow{}, err
+		return nil, err
 	}
 	row := CapRow{Type: c.Type, Field: w.field, Requested: 1, Before: before, Sent: before, Why: w.why, Done: "not offered"}
 	switch {
 	case !offered:
-		return row, nil
 	case before == 1:
 		row.Maximum, row.Done = 1, "already"
-		return row, nil
+	default:
+		if err := s.Put(next, w.field, 1); err != nil {
+			return nil, err
+		}
+		row.Maximum, row.Sent, row.Done = 1, 1, "set"
 	}
-	next := bytes.Clone(c.Current)
-	if err := s.Put(next, w.field, 1); err != nil {
-		return CapRow{}, err
-	}
-	row.Maximum, row.Sent, row.Done = 1, 1, "set"
-	return row, h.setCap(ctx, c, next)
+	return []CapRow{row}, nil
 }
 
 func (h *HCA) setCap(ctx context.Context, c *Capability, next []byte) error {
