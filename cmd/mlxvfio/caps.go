@@ -14,22 +14,56 @@ import (
 )
 
 func (a *app) capsVerb() *cobra.Command {
-	var all bool
-	var only string
-	c := a.verb("caps DEV", "show every capability: at power-on, current, maximum", 1, 1, func(ctx context.Context, args []string) error {
+	var (
+		all, diff bool
+		only      string
+		set       []string
+	)
+	c := a.verb("caps DEV", "show every capability: at power-on, current, maximum; compare two; try a value", 1, -1, func(ctx context.Context, args []string) error {
+		if only != "" {
+			if _, ok := prm.CapTypeEnum.ByName(only); !ok {
+				return usagef("--type %s: %s", only, valueHint(&prm.Field{Enum: prm.CapTypeEnum}))
+			}
+		}
+		trial := len(set) > 0
+		switch {
+		case diff && trial:
+			return usagef("--diff compares and --set tries: one of them at a time")
+		case diff && len(args) != 2:
+			return usagef("caps --diff wants two of DEV or FILE, not %d", len(args))
+		case diff && all:
+			return usagef("--diff shows what differs: --all has no meaning with it")
+		case diff:
+			return a.capsDiff(ctx, args[0], args[1], only)
+		case trial && (all || only != ""):
+			return usagef("--set shows what was asked for: --all and --type have no meaning with it")
+		case trial:
+			as, err := parseAssignments(append(set, args[1:]...))
+			if err != nil {
+				return err
+			}
+			return a.capsSet(ctx, args[0], as)
+		case len(args) != 1:
+			return usagef("caps shows one DEV, not %d; --diff compares two", len(args))
+		}
 		return a.caps(ctx, args[0], only, all)
 	})
+	c.Long = `caps brings the function up and shows every capability field by field.
+
+With --diff it compares two of them: devices, models (sim:cx5) and dumps, files with what caps --json printed. Only
+what differs is shown. Exit code 0 says that all is equal, 1 that something differs.
+
+With --set NAME=VALUE [NAME=VALUE…] it is a trial: the function comes up with the values asked for in SET_HCA_CAP,
+the table shows what was asked, allowed and taken, and the function is given back. NAME is a field of the general
+capabilities, or TYPE.FIELD. What cannot be asked is refused before anything is set.`
 	c.Flags().BoolVar(&all, "all", false, "show the fields that are zero too")
 	c.Flags().StringVar(&only, "type", "", "show one capability type only, e.g. GENERAL or ATOMIC")
+	c.Flags().BoolVar(&diff, "diff", false, "compare two devices, models or dumps (files of caps --json)")
+	c.Flags().StringArrayVar(&set, "set", nil, "bring the function up with NAME=VALUE and show what it took; may be repeated")
 	return c
 }
 
 func (a *app) caps(ctx context.Context, dev, only string, all bool) error {
-	if only != "" {
-		if _, ok := prm.CapTypeEnum.ByName(only); !ok {
-			return usagef("--type %s: %s", only, valueHint(&prm.Field{Enum: prm.CapTypeEnum}))
-		}
-	}
 	return a.withDevice(ctx, dev, mlxvfio.Options{}, func(_ context.Context, s *session) error {
 		r := &capsResult{deviceHead: s.head(), Types: []capEntry{}, Set: []mlxvfio.CapRow{}, all: all}
 		wanted := func(t prm.CapType) bool { return only == "" || strings.EqualFold(t.String(), only) }

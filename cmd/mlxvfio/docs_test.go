@@ -80,6 +80,8 @@ func TestManualSchemas(t *testing.T) {
 		"microbench-trace/1": {"microbench", "trace", "--ring", ring, "--stringdb", db, "--mb", "1", "--runs", "1"},
 		"info/1":             {"info", "sim"},
 		"caps/1":             {"caps", "sim"},
+		"caps-diff/1":        {"caps", "--diff", "sim:cx5", "sim:cx7"},
+		"caps-set/1":         {"caps", "sim", "--set", "log_max_qp=15"},
 		"selftest/1":         {"selftest"},
 		"stages/1":           {"selftest", "--list-stages"},
 		"exec/1":             {"exec", "sim", "NOP"},
@@ -103,10 +105,13 @@ func TestManualSchemas(t *testing.T) {
 		args, ok := runs[r[1]]
 		require.True(t, ok, r[1])
 		var got map[string]any
-		if args[0] == "doctor" { // needs a function to look at
+		switch {
+		case args[0] == "doctor": // needs a function to look at
 			_, where := machine(t)
 			got = decodeOne(t, r[1], cliOn(t, where, append(args, "--json")...).out)
-		} else {
+		case r[1] == "caps-diff/1": // what differs is exit code 1
+			got = decodeOne(t, r[1], cli(t, append(args, "--json")...).out)
+		default:
 			got = object(t, r[1], args...)
 		}
 		delete(got, "schema")

@@ -71,7 +71,10 @@ var notForUs = []error{
 }
 
 // notHere: this device, transport or card cannot do that.
-var notHere = []error{vfio.ErrNotSupported, pci.ErrNotMellanox, pci.ErrFlashRecovery, atomics.ErrNotOffered}
+var notHere = []error{
+	vfio.ErrNotSupported, pci.ErrNotMellanox, pci.ErrFlashRecovery, atomics.ErrNotOffered,
+	mlxvfio.ErrCapAboveMax, mlxvfio.ErrCapMissing,
+}
 
 func isAny(err error, targets []error) bool {
 	return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
