@@ -207,6 +207,92 @@ func TestRingTorn(t *testing.T) {
 	t.Logf("%d taken, %v missing, %d copies torn, %d times around", k.blocks, k.lost, r.stats.torn, r.stats.laps)
 }
 
+// meddler is a sink during whose copies the device writes.
+type meddler struct {
+	*taken
+	during func()
+}
+
+func (m *meddler) target() *[trace.BlockSize]byte {
+	if f := m.during; f != nil {
+		m.during = nil
+		f()
+	}
+	return m.taken.target()
+}
+
+// TestRingOvertaken: the device writes between the look at a block and the end of its
+// copy, which is then not handed out.
+func TestRingOvertaken(t *testing.T) {
+	const blocks = 16
+	for _, more := range []int{blocks - 4, blocks - 3, blocks - 2, blocks - 1, blocks, blocks + 3} {
+		w := newWriter(blocks, 100)
+		m := &meddler{taken: newTaken(t, blocks, w.at)}
+		r := newRing(w.mem, m)
+		w.write(5)
+		require.Equal(t, 3, r.drain(3))
+		m.during = func() { w.write(more) } // while block 3 is copied
+		for r.drain(1) > 0 {
+		}
+		require.Equal(t, w.n, m.next+m.more)
+		// Block 3 is good until the place in front of it is written again.
+		lost := max(0, int(w.n)-(3-1+blocks))
+		if lost > 0 {
+			lost = int(w.n) - blocks + 1 - 3
+		}
+		require.EqualValues(t, lost, m.lost[capture.CauseOverwritten], "%d more", more)
+		require.EqualValues(t, min(lost, 1), r.stats.torn)
+	}
+	// The block alone is written again, as no device should: the copy is made anew.
+	w := newWriter(blocks, 100)
+	m := &meddler{taken: newTaken(t, blocks, w.at)}
+	r := newRing(w.mem, m)
+	w.write(4)
+	require.Equal(t, 3, r.drain(3))
+	m.during = func() {
+		w.times[3]++
+		b := blockAt(3, w.times[3])
+		put(w.mem, 3, &b)
+	}
+	r.drain(5)
+	require.Equal(t, 4, m.blocks)
+	require.Empty(t, m.lost)
+	require.EqualValues(t, 1, r.stats.torn)
+}
+
+// TestFeederGap: what a gap record says is all that was missing since the last block.
+func TestFeederGap(t *testing.T) {
+	q := newQueue(4)
+	f := &feeder{q: q}
+	give := func(n, tm uint64) {
+		d := f.target()
+		*d = blockAt(n, tm)
+		f.block(n, tm, true, d)
+	}
+	give(0, 10)
+	f.lose(1, 2, false, capture.CauseOrder)
+	f.lose(3, 4, true, capture.CauseOverwritten)
+	give(7, 20)
+	give(8, 30)
+	require.Zero(t, q.space())
+	give(9, 40)
+	give(10, 50)
+	var rs []capture.Record
+	var r capture.Record
+	for q.pop(&r) {
+		rs = append(rs, r)
+	}
+	give(11, 60)
+	for q.pop(&r) {
+		rs = append(rs, r)
+	}
+	require.Len(t, rs, 6)
+	require.Equal(t, capture.Gap{From: 10, HaveFrom: true, To: 20, HaveTo: true, First: 1, Blocks: 6, AtLeast: true, Cause: capture.CauseOrder | capture.CauseOverwritten}, rs[1].Gap)
+	require.Equal(t, capture.Gap{From: 30, HaveFrom: true, To: 60, HaveTo: true, First: 9, Blocks: 2, Cause: capture.CauseBackPressure}, rs[4].Gap)
+	require.EqualValues(t, 11, rs[5].Index)
+	require.Equal(t, blockAt(11, 60), rs[5].Data)
+}
+
 // TestRingHalfWritten: half a block lies over an old one, whose closing time is still
 // there. Neither is handed out.
 func TestRingHalfWritten(t *testing.T) {

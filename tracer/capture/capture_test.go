@@ -253,6 +253,30 @@ func TestPiecesMissing(t *testing.T) {
 	require.ErrorIs(t, err, capture.ErrDamaged)
 }
 
+// TestSalvageBelievesChecksums: what looks like a record inside damage is none.
+func TestSalvageBelievesChecksums(t *testing.T) {
+	var b bytes.Buffer
+	w, err := capture.NewWriter(&b, &testMeta)
+	require.NoError(t, err)
+	d := blockAt(0)
+	copy(d[40:], []byte{1, 2, 3, 4, 'M', 'T', byte(capture.KindGap), 0, 0, 0, 0, 40, 0, 0, 0, 2})
+	require.NoError(t, w.Block(0, &d))
+	at := int(w.Size())
+	require.NoError(t, w.Block(1, &d))
+	require.NoError(t, w.Block(2, &d))
+	require.NoError(t, w.Close(&capture.End{}))
+	f := b.Bytes()
+	f[at+20] ^= 1
+	rs, err := readAll(t.Context(), bytes.NewReader(f), capture.ReaderOptions{Salvage: true})
+	require.ErrorIs(t, err, io.EOF)
+	require.Equal(t, []uint64{0, 2}, blocksOf(rs))
+	var kinds []capture.Kind
+	for _, r := range rs {
+		kinds = append(kinds, r.Kind)
+	}
+	require.Equal(t, []capture.Kind{capture.KindMeta, capture.KindBlock, capture.KindDamage, capture.KindGap, capture.KindBlock, capture.KindEnd}, kinds)
+}
+
 // record makes a record by the document.
 func record(kind byte, seq uint32, payload []byte) []byte {
 	b := []byte{0, 0, 0, 0, 'M', 'T', kind, 0}
@@ -289,8 +313,12 @@ func TestDocument(t *testing.T) {
 	require.ErrorIs(t, rd.Next(t.Context(), &r), io.EOF)
 	require.EqualValues(t, len(f), rd.Offset())
 
+	back := append(append(bytes.Clone(head), record(1, 0, []byte(`{}`))...), record(3, 1, append(binary.BigEndian.AppendUint64(nil, 5), data[:]...))...)
+	_, err := readAll(t.Context(), bytes.NewReader(append(back, record(3, 2, append(binary.BigEndian.AppendUint64(nil, 5), data[:]...))...)), capture.ReaderOptions{})
+	require.ErrorIs(t, err, capture.ErrDamaged, "a number comes twice")
+
 	f[9] = 2
-	_, err := readAll(t.Context(), bytes.NewReader(f), capture.ReaderOptions{})
+	_, err = readAll(t.Context(), bytes.NewReader(f), capture.ReaderOptions{})
 	require.ErrorIs(t, err, capture.ErrFormat)
 	require.ErrorContains(t, err, "version 2")
 	_, err = readAll(t.Context(), bytes.NewReader([]byte("MLXT\n\x1a\n and so on and so forth")), capture.ReaderOptions{})
