@@ -67,6 +67,17 @@ func insmod(name string, image []byte, params string) error {
 	return nil
 }
 
+// unload is delete_module(2), by number for the same reason as insmod.
+func unload(name string) error {
+	p := append([]byte(name), 0)
+	_, _, errno := syscall.Syscall(syscall.SYS_DELETE_MODULE, reflect.ValueOf(p).Pointer(), syscall.O_NONBLOCK, 0)
+	runtime.KeepAlive(p)
+	if errno != 0 && errno != syscall.ENOENT {
+		return fmt.Errorf("unload module %s: %w", name, errno)
+	}
+	return nil
+}
+
 // functions lists the PCI functions of a vendor, in order.
 func functions(vendor string) []string {
 	paths, err := filepath.Glob("/sys/bus/pci/devices/*")

@@ -43,7 +43,28 @@ func (o outcome) transcript() string {
 }
 
 // launch starts a program; the caller must call wait or kill.
-func launch(env []string, argv ...string) (*process, error) {
+func launch(env []string, argv ...string) (*process, error) { return launchAs(nil, env, argv...) }
+
+// runAs runs a program as a user without any capability, who may lock so many bytes of memory.
+func runAs(uid uint32, memlock uint64, limit time.Duration, argv ...string) outcome {
+	const rlimitMemlock = 8 // Linux asm-generic/resource.h
+	var was syscall.Rlimit
+	if err := syscall.Getrlimit(rlimitMemlock, &was); err != nil {
+		return outcome{argv: argv, failure: err, code: -1}
+	}
+	// a child has its parent's limits
+	if err := syscall.Setrlimit(rlimitMemlock, &syscall.Rlimit{Cur: memlock, Max: memlock}); err != nil {
+		return outcome{argv: argv, failure: err, code: -1}
+	}
+	p, err := launchAs(&syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}, nil, argv...)
+	err = errors.Join(err, syscall.Setrlimit(rlimitMemlock, &was))
+	if err != nil {
+		return outcome{argv: argv, failure: err, code: -1}
+	}
+	return p.wait(limit)
+}
+
+func launchAs(as *syscall.SysProcAttr, env []string, argv ...string) (*process, error) {
 	p := &process{cmd: exec.Command(argv[0], argv[1:]...), exited: make(chan error, 1), started: time.Now()}
 	for _, f := range []**os.File{&p.out, &p.err} {
 		tmp, err := os.CreateTemp("", "out")
@@ -53,7 +74,7 @@ func launch(env []string, argv ...string) (*process, error) {
 		*f = tmp
 	}
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.err
-	p.cmd.Env = append(os.Environ(), env...)
+	p.cmd.Env, p.cmd.SysProcAttr = append(os.Environ(), env...), as
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}

@@ -35,6 +35,12 @@ var scenarios = map[string]scenario{
 	"hosts":     {hosts, 5 * time.Minute},
 	"broken":    {broken, 5 * time.Minute},
 
+	"doctor":           {doctor, 2 * time.Minute},
+	"doctor-user":      {doctorUser, time.Minute},
+	"doctor-host":      {doctorHost, 2 * time.Minute},
+	"doctor-no-iommu":  {doctorNoIOMMU, 30 * time.Second},
+	"doctor-remapping": {doctorRemapping, 30 * time.Second},
+
 	// of the bench itself
 	"mechanics":     {mechanics, 30 * time.Second},
 	"control-fail":  {controlFail, 10 * time.Second},

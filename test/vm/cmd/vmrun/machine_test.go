@@ -145,7 +145,7 @@ func TestServeModelWaitsForTheReadyLine(t *testing.T) {
 }
 
 func TestArgsPlugEachDeviceBehindItsOwnPort(t *testing.T) {
-	d, err := vfioUserDevice("mlx0", "/tmp/a b.sock")
+	d, err := vfioUserDevice("mlx0", "/tmp/a b.sock", false)
 	require.NoError(t, err)
 	m := machine{devices: []string{"nvme,bus={bus}", d}, run: wire.Run{Scenarios: []string{"s"}, Limit: time.Second}}
 	args := strings.Join(m.args("/tmp/report"), "\n")
@@ -162,4 +162,17 @@ func TestArgsPlugEachDeviceBehindItsOwnPort(t *testing.T) {
 	require.Equal(t, "port1", got.Bus)
 	require.Equal(t, "/tmp/a b.sock", got.Socket.Path)
 	require.Contains(t, args, "intel-iommu,intremap=on,caching-mode=on")
+	require.NotContains(t, object, "multifunction")
+}
+
+func TestArgsPlugTwoFunctionsIntoOneSlot(t *testing.T) {
+	d, err := vfioUserDevice("mlx0", "/tmp/s", true)
+	require.NoError(t, err)
+	m := machine{devices: []string{"nvme,bus={bus}", d}, beside: "pci-serial,bus={bus},addr=0x0.0x1", iommu: []string{},
+		run: wire.Run{Scenarios: []string{"s"}, Limit: time.Second}}
+	args := strings.Join(m.args("/tmp/report"), "\n")
+	require.Contains(t, args, `"multifunction":true`)
+	require.Contains(t, args, "\npci-serial,bus=port1,addr=0x0.0x1")
+	require.Equal(t, 1, strings.Count(args, "pci-serial"))
+	require.NotContains(t, args, "intel-iommu,", "a machine without")
 }

@@ -195,7 +195,7 @@ func runPlan(ctx context.Context, o options, img *image, p plan) (_ result, err 
 		return result{}, err
 	}
 	m := machine{
-		qemu: filepath.Join(o.bench, "qemu"), initrd: img.initrd, iommu: p.IOMMU, append: p.Kernel, devices: slices.Clone(p.Devices), out: out,
+		qemu: filepath.Join(o.bench, "qemu"), initrd: img.initrd, iommu: p.IOMMU, append: p.Kernel, beside: p.Beside, devices: slices.Clone(p.Devices), out: out,
 		grace: 20 * time.Second, // boot and power-off
 	}
 	m.run.Scenarios, m.run.Limit, m.run.HugePages = p.Scenarios, p.Limit, p.HugePages
@@ -231,7 +231,7 @@ func runPlan(ctx context.Context, o options, img *image, p plan) (_ result, err 
 			return result{}, fmt.Errorf("the wire between the models is wanted: %v; model %d says %q", p.Linked, i, s.ready)
 		}
 		m.run.Models = append(m.run.Models, wire.Model{Words: words, Firmware: s.firmware})
-		d, err := vfioUserDevice(fmt.Sprintf("mlx%d", i), s.socket)
+		d, err := vfioUserDevice(fmt.Sprintf("mlx%d", i), s.socket, p.Beside != "" && i == len(p.Models)-1)
 		if err != nil {
 			return result{}, err
 		}
@@ -243,7 +243,7 @@ func runPlan(ctx context.Context, o options, img *image, p plan) (_ result, err 
 	}
 	for i, s := range servers {
 		m, err := s.settled(ctx, tolerance{
-			losesPages: p.LosesPages, faulty: strings.Contains(p.Models[i], "fault="), movesData: p.MovesData, killsData: p.KillsData,
+			losesPages: p.LosesPages, faulty: strings.Contains(p.Models[i], "fault="), movesData: p.MovesData, killsData: p.KillsData, idle: p.Idle,
 		})
 		l.verdict(fmt.Sprintf("model%d/spotless", i), err, "%s", m)
 	}

@@ -10,6 +10,7 @@ type plan struct {
 	Scenarios []string // of the guest, in order
 	Models    []string // words of "mlxvfio serve", one function each
 	Devices   []string // QEMU's own devices, for machines that check the bench itself
+	Beside    string   // a device of QEMU's in the slot and in the IOMMU group of the last model
 	IOMMU     []string // QEMU arguments; nil: an intel-iommu that remaps interrupts
 	Kernel    string   // further words of the kernel command line
 	HugePages int      // 2 MiB pages reserved in the guest
@@ -19,6 +20,7 @@ type plan struct {
 	LosesPages bool
 	Linked     bool     // the two models have a wire between them
 	MovesData  bool     // the models must have sent packets and written completions
+	Idle       bool     // the functions cannot be opened here
 	KillsData  bool     // some of it by a process that is killed meanwhile
 	MustFail   []string // planted failures: these checks must be there and must fail
 }
@@ -138,10 +140,33 @@ var plans = []plan{
 	},
 	{
 		Name:      "no-remapping", // an IOMMU that cannot isolate interrupts
-		Scenarios: []string{"refused"},
+		Scenarios: []string{"doctor-remapping", "refused"},
 		Models:    []string{connectX5},
 		IOMMU:     []string{"-device", "intel-iommu,intremap=off,caching-mode=on"},
 		Limit:     2 * time.Minute,
+	},
+	{
+		Name:      "doctor", // why not, in a machine where much is in the way
+		Scenarios: []string{"doctor", "doctor-user", "doctor-host"},
+		Models:    []string{connectX5},
+		Beside:    "pci-serial,bus={bus},addr=0x0.0x1", // this kernel has a driver for it built in
+		Limit:     4 * time.Minute,
+	},
+	{
+		Name:      "doctor-iommu-off", // an IOMMU that the kernel command line turns off
+		Scenarios: []string{"doctor-no-iommu"},
+		Models:    []string{connectX5},
+		Kernel:    "intel_iommu=off",
+		Idle:      true,
+		Limit:     time.Minute,
+	},
+	{
+		Name:      "doctor-no-iommu", // a virtual machine without one
+		Scenarios: []string{"doctor-no-iommu"},
+		Models:    []string{connectX5},
+		IOMMU:     []string{},
+		Idle:      true,
+		Limit:     time.Minute,
 	},
 }
 

@@ -22,6 +22,7 @@ type machine struct {
 	qemu, kernel, initrd string
 	iommu                []string // QEMU arguments; the default is an intel-iommu that remaps interrupts
 	devices              []string // QEMU device objects (JSON or words without a bus), each behind a root port of its own
+	beside               string   // a QEMU device in the slot of the last one; without ACS between them they are one IOMMU group
 	append               string   // further words of the kernel command line
 	run                  wire.Run
 	out                  string        // folder for console.log, qemu.log and what the guest sends
@@ -47,8 +48,13 @@ func (m machine) args(reportSocket string) []string {
 	args = append(args, iommu...)
 	for i, d := range m.devices {
 		port := fmt.Sprintf("port%d", i)
-		args = append(args, "-device", fmt.Sprintf("pcie-root-port,id=%s,chassis=%d,slot=%d", port, i+1, i+1))
-		args = append(args, "-device", strings.ReplaceAll(d, "{bus}", port))
+		slot := []string{fmt.Sprintf("pcie-root-port,id=%s,chassis=%d,slot=%d", port, i+1, i+1), d}
+		if m.beside != "" && i == len(m.devices)-1 {
+			slot = append(slot, m.beside)
+		}
+		for _, f := range slot {
+			args = append(args, "-device", strings.ReplaceAll(f, "{bus}", port))
+		}
 	}
 	// no_timer_check: on a busy host this kernel would take the emulated timer for dead, and panic
 	words := "console=ttyS0 rdinit=/init panic=-1 loglevel=5 printk.devkmsg=on no_timer_check intel_iommu=on iommu=nopt " + m.run.Words()
@@ -58,11 +64,16 @@ func (m machine) args(reportSocket string) []string {
 	return append(args, "-kernel", m.kernel, "-initrd", m.initrd, "-append", words)
 }
 
-// vfioUserDevice is the QEMU device for a socket that a vfio-user server listens on.
-func vfioUserDevice(id, socket string) (string, error) {
-	b, err := json.Marshal(map[string]any{
+// vfioUserDevice is the QEMU device for a socket that a vfio-user server listens on; shared says that its slot has
+// further functions.
+func vfioUserDevice(id, socket string, shared bool) (string, error) {
+	d := map[string]any{
 		"driver": "vfio-user-pci", "id": id, "bus": "{bus}", "socket": map[string]string{"type": "unix", "path": socket},
-	})
+	}
+	if shared {
+		d["addr"], d["multifunction"] = "0x0.0x0", true
+	}
+	b, err := json.Marshal(d)
 	return string(b), err
 }
 
