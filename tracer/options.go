@@ -17,7 +17,8 @@ type Options struct {
 	// device's maximum; 0 is 1 MiB, or the maximum if that is less.
 	BufferSize int
 	// Queue is how many records may wait for Next before blocks are dropped and
-	// counted; 0 is twice the blocks of the ring, 4096 at least.
+	// counted; 0 is twice the blocks of the ring, 4096 at least. Each takes about 350
+	// bytes of host memory, from the beginning.
 	Queue int
 	// Wait is how long to wait for another owner of the tracer: 0 asks once,
 	// negative waits as long as the context lasts.
