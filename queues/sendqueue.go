@@ -47,8 +47,7 @@ type SendQueueConfig struct {
 type SendQueue struct {
 	// What Post reads and writes for every list comes first, in two cache lines.
 
-	blocks []vfio.Line // the ring
-	slots  []sqSlot    // one a block
+	slots []sqSlot // the ring, block by block
 	// pi and ci count blocks: written by us, and retired. They run freely; the
 	// device sees their low 16 bits, and a slot is found by masking.
 	pi, ci    uint32
@@ -70,10 +69,12 @@ type SendQueue struct {
 	dead      bool
 }
 
-// sqSlot is what is kept of a WQE, at the slot of its first block.
+// sqSlot is a block of the ring, and what is kept of the WQE that it is the first
+// block of. One table of both is one index and one check for a WQE.
 type sqSlot struct {
+	line *vfio.Line // its memory
 	wrid uint64
-	end  uint32 // pi behind its last block
+	end  uint32 // pi behind the last block of the WQE
 }
 
 // NewSendQueue makes the software side of a send queue. Ring and Record must
@@ -107,8 +108,12 @@ func NewSendQueue(c SendQueueConfig) (*SendQueue, error) {
 	if c.BlueFlame {
 		bell = bell.Indirect() // ring decides
 	}
+	lines, slots := c.Ring.Lines(), make([]sqSlot, size)
+	for i := range slots {
+		slots[i].line = &lines[i]
+	}
 	return &SendQueue{
-		buf: c.Ring.Bytes(), blocks: c.Ring.Lines(), slots: make([]sqSlot, size), qpn8: uint64(c.QPN) << 8, maxDS: c.MaxWQE / wqeUnit,
+		buf: c.Ring.Bytes(), slots: slots, qpn8: uint64(c.QPN) << 8, maxDS: c.MaxWQE / wqeUnit,
 		reg: UARBlueFlame ^ uint64(c.BlueFlameSize), flip: uint64(c.BlueFlameSize), bfSize: c.BlueFlameSize, blueFlame: c.BlueFlame,
 		rec: rec, plainWrite: maxLen, bell: bell,
 	}, nil
@@ -195,7 +200,7 @@ func (q *SendQueue) RetireAll() { q.ci = q.pi }
 // record may then go.
 func (q *SendQueue) close() {
 	q.dead, q.ci, q.pi, q.rung = true, 0, 0, 0
-	q.buf, q.blocks, q.slots = nil, nil, nil
+	q.buf, q.slots = nil, nil
 	q.rec.close()
 	q.bell = newDoorbell(nil, q.rec, recordSend)
 }
@@ -234,8 +239,8 @@ func (q *SendQueue) block(pi uint32) *[WQEBB]byte {
 // like it must have been asked before: then the compiler knows that there is a
 // slot, and that the masked index is inside.
 func (q *SendQueue) place(pi uint32) (*vfio.Line, *sqSlot) {
-	i := uint(pi) & uint(len(q.slots)-1)
-	return &q.blocks[i], &q.slots[i]
+	s := &q.slots[uint(pi)&uint(len(q.slots)-1)]
+	return s.line, s
 }
 
 // commit makes a WQE of n blocks part of the queue. c0 is its first control word.

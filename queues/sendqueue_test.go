@@ -343,3 +343,27 @@ func TestRecordIsOneStore(t *testing.T) {
 	stop.Store(true)
 	require.Positive(t, <-done)
 }
+
+// An empty list rings for what was written before it, and with nothing new does
+// nothing.
+func TestPostNothing(t *testing.T) {
+	u, bar := memoryUAR(t)
+	q, record := newSQ(t, 2, u)
+	n, err := q.Post(nil)
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.Zero(t, record[recordSend+3])
+	require.Equal(t, make([]byte, len(bar)), bar)
+
+	require.NoError(t, q.Nop(1, 0))
+	n, err = q.Post([]WorkRequest{})
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.EqualValues(t, 1, record[recordSend+3])
+	require.Equal(t, q.buf[:8], bar[UARBlueFlame:][:8])
+	clear(bar)
+	_, err = q.Post(nil)
+	require.NoError(t, err)
+	require.Equal(t, make([]byte, len(bar)), bar, "rung already")
+	require.Zero(t, q.Pending())
+}

@@ -4,7 +4,6 @@ import (
 	"math/bits"
 
 	"github.com/mlxvfio/mlxvfio/internal/prm"
-	"github.com/mlxvfio/mlxvfio/vfio"
 )
 
 // The plain forms: what the hot paths post themselves. The other fields of such
@@ -23,16 +22,25 @@ func (r *WorkRequest) maskedCS4() bool {
 
 func (r *WorkRequest) maskedCS8() bool { return r.Local.Len == 8 && r.Remote.Addr&7 == 0 }
 
-// The run functions are hot loops: each posts neighbours of one plain form, and
-// ends before the first request that has another, is wrong, or has no room before
-// the ring ends. They call nothing, so that their state stays in registers.
+// The run functions are hot loops: each writes neighbours of one plain form, and
+// ends before the first request that has another, is wrong, or has no room. They
+// change nothing of the queue but blocks and slots, and call nothing: what they
+// have stays in registers, and what the doorbell needs is returned in them. They
+// ask first whether there are slots, and the compiler checks no masked index again.
 
-// run posts what it can of the first requests, which have the same form.
-func (q *SendQueue) run(work []WorkRequest) int {
+// run writes what it can of the first requests, which have the same form. It gives
+// how many that were, and if there were any, pi behind the last and its first 8
+// bytes as they lie in memory.
+//
+//go:noinline
+func (q *SendQueue) run(work []WorkRequest) (n int, pi uint32, first8 uint64) {
+	if len(work) == 0 {
+		return 0, 0, 0
+	}
 	switch r := &work[0]; r.Op {
 	case prm.WQERdmaWrite, prm.WQERdmaRead:
 		if len(r.Inline) == 0 {
-			return q.runRDMA(work, r.Op)
+			return q.runRDMA(work)
 		}
 		return q.runInline(work)
 	case prm.WQEAtomicFA:
@@ -43,144 +51,146 @@ func (q *SendQueue) run(work []WorkRequest) int {
 		}
 		return q.runMaskedCS8(work)
 	}
-	return 0
+	return 0, 0, 0
 }
 
-// ahead gives the blocks, and their slots, from pi on, as many as can be written
-// before the ring is full or ends, at most n.
-func (q *SendQueue) ahead(n int) (blocks []vfio.Line, slots []sqSlot) {
-	i := q.index(q.pi)
-	if i >= len(q.blocks) || i >= len(q.slots) { // nothing: a closed queue
-		return nil, nil
-	}
-	// Limits that the compiler knows to be above i spare it a mask.
-	blocks, slots = q.blocks[:len(q.blocks):len(q.blocks)][i:], q.slots[:len(q.slots):len(q.slots)][i:]
-	n = min(n, q.Free(), len(slots), len(blocks))
-	return blocks[:n], slots[:n]
-}
-
-// ran makes the first n blocks ahead part of the queue; WQEs have size blocks.
-func (q *SendQueue) ran(blocks []vfio.Line, n, size int) {
-	if n > 0 {
-		q.first8 = blocks[n-size][0]
-		q.pi += uint32(n)
-	}
+// firstWord is the first control word of the WQE at pi as it lies in memory: the
+// index, put into what is the same for all.
+func firstWord(pi uint32, head uint64) uint64 {
+	return bits.ReverseBytes64(uint64(uint16(pi))<<40 | head)
 }
 
 // runRDMA posts WRITEs or READs of one piece.
-func (q *SendQueue) runRDMA(work []WorkRequest, op prm.WQEOpcode) (n int) {
-	blocks, slots := q.ahead(len(work))
-	work, blocks = work[:len(slots)], blocks[:len(slots)]
-	pi, head, most := q.pi, uint64(op)<<32|q.qpn8|3, q.plainWrite
+func (q *SendQueue) runRDMA(work []WorkRequest) (n int, pi uint32, first8 uint64) {
+	slots, pi := q.slots, q.pi
+	if q.plainWrite == 0 || len(work) == 0 || len(slots) == 0 {
+		return 0, pi, 0
+	}
+	head := q.qpn8 + uint64(work[0].Op)<<32 + 3
+	if free := q.Free(); free < len(work) {
+		work = work[:free]
+	}
 	for n < len(work) {
-		r, w, s := &work[n], &blocks[n], &slots[n]
-		if r.Op != op || !r.onePiece(most) {
+		r, s := &work[n], &slots[uint(pi)&uint(len(slots)-1)]
+		if r.Op != work[0].Op || !r.onePiece(maxLen) {
 			break
 		}
-		first8 := bits.ReverseBytes64(uint64(uint16(pi))<<40 | head)
-		pi++
-		putHead(w, first8, r)
+		w := s.line
+		putHead(w, firstWord(pi, head), r)
 		putSGE(w, 4, r.Local)
+		pi++
 		s.wrid, s.end = r.WRID, pi
 		n++
 	}
-	q.ran(blocks, n, 1)
-	return n
+	return n, pi, firstWord(pi-1, head)
 }
 
 // runInline posts WRITEs of 16 bytes of inline data, the smallest message that
 // carries a header of its own; other sizes go one by one.
-func (q *SendQueue) runInline(work []WorkRequest) (n int) {
-	if q.plainWrite == 0 {
-		return 0
+func (q *SendQueue) runInline(work []WorkRequest) (n int, pi uint32, first8 uint64) {
+	slots, pi := q.slots, q.pi
+	if q.plainWrite == 0 || len(slots) == 0 {
+		return 0, pi, 0
 	}
-	blocks, slots := q.ahead(len(work))
-	work, blocks = work[:len(slots)], blocks[:len(slots)]
-	pi, head := q.pi, c0Write|q.qpn8|4
+	if free := q.Free(); free < len(work) {
+		work = work[:free]
+	}
+	head := q.qpn8 + (c0Write | 4)
 	for n < len(work) {
-		r, w, s := &work[n], &blocks[n], &slots[n]
-		if r.Op != prm.WQERdmaWrite || len(r.Inline) != 16 {
+		r, s := &work[n], &slots[uint(pi)&uint(len(slots)-1)]
+		data := r.Inline
+		if r.Op != prm.WQERdmaWrite || len(data) != 16 {
 			break
 		}
-		first8 := bits.ReverseBytes64(uint64(uint16(pi))<<40 | head)
+		w := s.line
+		putHead(w, firstWord(pi, head), r)
+		putInline16(w, (*[16]byte)(data))
 		pi++
-		putHead(w, first8, r)
-		putInline16(w, (*[16]byte)(r.Inline))
 		s.wrid, s.end = r.WRID, pi
 		n++
 	}
-	q.ran(blocks, n, 1)
-	return n
+	return n, pi, firstWord(pi-1, head)
 }
 
 // runFetchAdd posts standard fetch-and-adds.
-func (q *SendQueue) runFetchAdd(work []WorkRequest) (n int) {
-	blocks, slots := q.ahead(len(work))
-	work, blocks = work[:len(slots)], blocks[:len(slots)]
-	pi, head := q.pi, c0FA|q.qpn8|4
+func (q *SendQueue) runFetchAdd(work []WorkRequest) (n int, pi uint32, first8 uint64) {
+	slots, pi := q.slots, q.pi
+	if len(slots) == 0 {
+		return 0, pi, 0
+	}
+	if free := q.Free(); free < len(work) {
+		work = work[:free]
+	}
+	head := q.qpn8 + (c0FA | 4)
 	for n < len(work) {
-		r, w, s := &work[n], &blocks[n], &slots[n]
+		r, s := &work[n], &slots[uint(pi)&uint(len(slots)-1)]
 		if r.Op != prm.WQEAtomicFA || !r.fetchAdd8() {
 			break
 		}
-		first8 := bits.ReverseBytes64(uint64(uint16(pi))<<40 | head)
-		pi++
-		putHead(w, first8, r)
+		w := s.line
+		putHead(w, firstWord(pi, head), r)
 		put64(w, 4, r.Swap)
 		w[5] = 0
 		putSGE(w, 6, r.Local)
+		pi++
 		s.wrid, s.end = r.WRID, pi
 		n++
 	}
-	q.ran(blocks, n, 1)
-	return n
+	return n, pi, firstWord(pi-1, head)
 }
 
 // runMaskedCS4 posts masked compare-and-swaps of 4 bytes.
-func (q *SendQueue) runMaskedCS4(work []WorkRequest) (n int) {
-	blocks, slots := q.ahead(len(work))
-	work, blocks = work[:len(slots)], blocks[:len(slots)]
-	pi, head := q.pi, c0MCS|c0Size4|q.qpn8|4
+func (q *SendQueue) runMaskedCS4(work []WorkRequest) (n int, pi uint32, first8 uint64) {
+	slots, pi := q.slots, q.pi
+	if len(slots) == 0 {
+		return 0, pi, 0
+	}
+	if free := q.Free(); free < len(work) {
+		work = work[:free]
+	}
+	head := q.qpn8 + (c0MCS | c0Size4 | 4)
 	for n < len(work) {
-		r, w, s := &work[n], &blocks[n], &slots[n]
+		r, s := &work[n], &slots[uint(pi)&uint(len(slots)-1)]
 		if r.Op != prm.WQEAtomicMaskedCS || !r.maskedCS4() {
 			break
 		}
-		first8 := bits.ReverseBytes64(uint64(uint16(pi))<<40 | head)
-		pi++
-		putHead(w, first8, r)
+		w := s.line
+		putHead(w, firstWord(pi, head), r)
 		put64(w, 4, r.Swap<<32|r.Compare)
 		put64(w, 5, r.SwapMask<<32|r.CompareMask)
 		putSGE(w, 6, r.Local)
+		pi++
 		s.wrid, s.end = r.WRID, pi
 		n++
 	}
-	q.ran(blocks, n, 1)
-	return n
+	return n, pi, firstWord(pi-1, head)
 }
 
-// runMaskedCS8 posts masked compare-and-swaps of 8 bytes, which take two blocks;
-// one between which the ring ends goes by itself.
-func (q *SendQueue) runMaskedCS8(work []WorkRequest) (n int) {
-	blocks, slots := q.ahead(2 * len(work))
-	blocks = blocks[:len(slots)]
-	pi, head := q.pi, c0MCS|c0Size8|q.qpn8|5
-	for i := 0; i+1 < len(slots) && n < len(work); i += 2 {
-		r, w, x, s := &work[n], &blocks[i], &blocks[i+1], &slots[i]
+// runMaskedCS8 posts masked compare-and-swaps of 8 bytes, which take two blocks.
+func (q *SendQueue) runMaskedCS8(work []WorkRequest) (n int, pi uint32, first8 uint64) {
+	slots, pi := q.slots, q.pi
+	if len(slots) == 0 {
+		return 0, pi, 0
+	}
+	if free := q.Free() / 2; free < len(work) {
+		work = work[:free]
+	}
+	head := q.qpn8 + (c0MCS | c0Size8 | 5)
+	for n < len(work) {
+		r, s := &work[n], &slots[uint(pi)&uint(len(slots)-1)]
 		if r.Op != prm.WQEAtomicMaskedCS || !r.maskedCS8() {
 			break
 		}
-		first8 := bits.ReverseBytes64(uint64(uint16(pi))<<40 | head)
-		pi += 2
-		n++
-		putHead(w, first8, r)
+		w := s.line
+		putHead(w, firstWord(pi, head), r)
 		put64(w, 4, r.Swap)
 		put64(w, 5, r.Compare)
 		put64(w, 6, r.SwapMask)
 		put64(w, 7, r.CompareMask)
-		putSGE(x, 0, r.Local)
+		putSGE(slots[uint(pi+1)&uint(len(slots)-1)].line, 0, r.Local) // the ring may end between the two
+		pi += 2
 		s.wrid, s.end = r.WRID, pi
+		n++
 	}
-	q.ran(blocks, 2*n, 2)
-	return n
+	return n, pi, firstWord(pi-2, head)
 }

@@ -72,9 +72,8 @@ func putHead(w *vfio.Line, first8 uint64, r *WorkRequest) {
 // putInline16 stores an inline segment of 16 bytes, padded with zeros (ruling W2),
 // behind control and remote address segment.
 func putInline16(w *vfio.Line, p *[16]byte) {
-	a, b := binary.LittleEndian.Uint64(p[0:8]), binary.LittleEndian.Uint64(p[8:16])
-	w[4] = a<<32 | 16<<24 | 0x80
-	w[5] = b<<32 | a>>32
-	w[6] = b >> 32
+	w[4] = uint64(binary.LittleEndian.Uint32(p[0:4]))<<32 | 16<<24 | 0x80
+	w[5] = binary.LittleEndian.Uint64(p[4:12])
+	w[6] = uint64(binary.LittleEndian.Uint32(p[12:16]))
 	w[7] = 0
 }
