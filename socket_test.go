@@ -38,7 +38,7 @@ func serve(t *testing.T, c *sim.Chip) (path string) {
 // memory travels as files, interrupts as eventfds, every register access as a
 // message.
 func TestDriverOverSocket(t *testing.T) {
-	for _, words := range []string{"sim:cx5", "sim:cx4", "sim:cx7"} {
+	for _, words := range profiles() {
 		t.Run(words, func(t *testing.T) {
 			path := serve(t, chip(t, words))
 			drivertest.Run(t, func(t testing.TB) vfio.Transport {

@@ -43,13 +43,23 @@ func held(c *sim.Chip, i int) func(drivertest.Reporter) {
 	}
 }
 
-// TestDriver runs the suite on the model in process.
+// profiles are the devices that the model can be, each followed by more.
+func profiles(more ...string) []string {
+	var words []string
+	for _, p := range sim.Profiles() {
+		words = append(words, "sim:"+p)
+	}
+	return append(words, more...)
+}
+
+// TestDriver runs the suite on the model in process, on each of its devices.
 func TestDriver(t *testing.T) {
-	for _, words := range []string{"sim:cx5", "sim:cx5,port=eth", "sim:cx4", "sim:cx6dx", "sim:cx7", "sim:bf3", "sim:cx5,load=20000,seed=7"} {
+	const busy = "sim:cx5,load=20000,seed=7"
+	for _, words := range profiles("sim:cx5,port=eth", busy) {
 		t.Run(words, func(t *testing.T) {
 			c := chip(t, words)
 			drivertest.Run(t, func(testing.TB) vfio.Transport { return c.Function(0) },
-				drivertest.Options{Sparse: words != "sim:cx5", Clean: held(c, 0)})
+				drivertest.Options{Sparse: words == busy, Clean: held(c, 0)})
 		})
 	}
 }

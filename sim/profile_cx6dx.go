@@ -49,7 +49,7 @@ var uncertainCaps = sourced{Chosen, "as the ConnectX-4's: not published for this
 // model does not have and does not offer.
 var cx6dxFields = []capField{
 	{prm.CapGeneral, "log_max_qp", 17, 14, Chosen, devinfoCX6Dx + "max_qp 131072, so at least 17 are allowed (Linux sets 17 or 18 where it can); the power-on value is the ConnectX-4's"},
-	general("log_max_qp_sz", 15, Real, devinfoCX6Dx+"max_qp_wr"),
+	general("log_max_qp_sz", 15, Real, devinfoCX6Dx+"max_qp_wr 32768 (newer Linux divides it by the blocks of the longest WQE)"),
 	general("log_max_cq", 24, Real, devinfoCX6Dx+"max_cq"),
 	general("log_max_cq_sz", 22, Real, devinfoCX6Dx+"max_cqe, one less than the power"),
 	general("log_max_mkey", 24, Real, devinfoCX6Dx+"max_mr"),

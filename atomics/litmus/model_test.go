@@ -81,7 +81,11 @@ func bounded(t testing.TB) context.Context {
 }
 
 func TestModelKeepsItsGuarantees(t *testing.T) {
-	for _, words := range []string{"sim:cx5", "sim:cx4", "sim:cx6dx", "sim:cx7", "sim:bf3", "sim:cx5,port=eth", "sim:cx5,fault=memory-order"} {
+	devices := []string{"sim:cx5,port=eth", "sim:cx5,fault=memory-order"}
+	for _, p := range sim.Profiles() {
+		devices = append(devices, "sim:"+p)
+	}
+	for _, words := range devices {
 		t.Run(words, func(t *testing.T) {
 			b := build(t, litmus.BuildOptions{Name: words, Responder: host(t, model(t, words), "a")})
 			c, err := litmus.Run(bounded(t), &b.Rig, litmus.Options{Seed: 1, Scale: 0.3})

@@ -154,7 +154,11 @@ func TestAtomicRunRefuses(t *testing.T) {
 }
 
 func TestLitmusHolds(t *testing.T) {
-	for _, args := range [][]string{{"sim:cx5"}, {"sim:cx5,port=eth", "--polled"}, {"sim:cx4,port=ib"}, {"sim:cx6dx"}, {"sim:cx7"}, {"sim:bf3"}, {"sim", "--peer", "sim"}} {
+	runs := [][]string{{"sim:cx5,port=eth", "--polled"}, {"sim:cx4,port=ib"}, {"sim", "--peer", "sim"}}
+	for _, p := range sim.Profiles() {
+		runs = append(runs, []string{"sim:" + p})
+	}
+	for _, args := range runs {
 		o := object(t, "litmus/1", append([]string{"litmus"}, args...)...)
 		require.Equal(t, true, o["ok"], "%v", args)
 		require.Nil(t, o["faults"])

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/mlxvfio/mlxvfio"
+	"github.com/mlxvfio/mlxvfio/sim"
 	"github.com/mlxvfio/mlxvfio/vfio"
 	"github.com/stretchr/testify/require"
 )
@@ -176,7 +177,11 @@ func TestSelftest(t *testing.T) {
 	require.Contains(t, text, "the embedded model, sim")
 	require.True(t, strings.HasSuffix(text, "\npass\n"))
 
-	for _, dev := range []string{"sim", "sim:cx4", "sim:cx5,port=eth", "sim:cx6dx", "sim:cx7", "sim:bf3", "sim,load=20000,seed=3"} {
+	devices := []string{"sim", "sim:cx5,port=eth", "sim,load=20000,seed=3"}
+	for _, p := range sim.Profiles() {
+		devices = append(devices, "sim:"+p)
+	}
+	for _, dev := range devices {
 		o := object(t, "selftest/1", "selftest", dev)
 		require.Equal(t, "pass", o["verdict"], dev)
 		require.Equal(t, "event", o["mode"])
