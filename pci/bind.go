@@ -169,7 +169,7 @@ func (t *txn) checkGroup(f *Function) error {
 		if m.Blocks() {
 			uses = append(uses, Use{
 				Reason: fmt.Sprintf("%s of IOMMU group %d is bound to %s", m.BDF, f.IOMMU.Number, m.Driver),
-				Remedy: fmt.Sprintf("echo %s > %s", m.BDF, filepath.Join(t.o.driverDir(m.Driver), "unbind")),
+				Remedy: fmt.Sprintf("echo %s > %s", m.BDF, shellWord(filepath.Join(t.o.driverDir(m.Driver), "unbind"))),
 				Kind:   GroupNotViable,
 			})
 		}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	uroot "github.com/u-root/u-root/pkg/pci"
 )
@@ -321,4 +322,27 @@ func classify(err error) error {
 		return ErrNotFound
 	}
 	return ErrIO
+}
+
+// shellWord makes a name one word of a shell's command line: remedies are
+// pasted, often by root, and an interface may be called "x;reboot".
+func shellWord(s string) string {
+	safe := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_./:@%+=,-", r)
+	}
+	if s != "" && s[0] != '-' && strings.IndexFunc(s, func(r rune) bool { return !safe(r) }) < 0 {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// printable keeps what another process chose, its name, from talking to the
+// terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, s)
 }

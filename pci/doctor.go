@@ -120,7 +120,7 @@ type doctor struct {
 func (d *doctor) found(id FindingID, remedy, format string, args ...any) *Finding {
 	info := catalogue[id]
 	d.res.Findings = append(d.res.Findings, Finding{ID: id, Severity: info.Severity, Machine: info.Machine,
-		Seen: fmt.Sprintf(format, args...), Why: info.Why, Remedy: remedy})
+		Seen: printable(fmt.Sprintf(format, args...)), Why: info.Why, Remedy: printable(remedy)})
 	return &d.res.Findings[len(d.res.Findings)-1]
 }
 

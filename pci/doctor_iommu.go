@@ -107,7 +107,7 @@ func (d *doctor) group() {
 				}
 				cmds = append(cmds, cmd)
 			} else {
-				cmds = append(cmds, fmt.Sprintf("echo %s > %s", m.BDF, filepath.Join(d.o.driverDir(m.Driver), "unbind")))
+				cmds = append(cmds, fmt.Sprintf("echo %s > %s", m.BDF, shellWord(filepath.Join(d.o.driverDir(m.Driver), "unbind"))))
 			}
 		case m.Class>>8 != classBridge:
 			share = append(share, m)

@@ -154,5 +154,5 @@ func linkBase(fsys FS, name string) string {
 	if err != nil {
 		return ""
 	}
-	return filepath.Base(target)
+	return printable(filepath.Base(target))
 }

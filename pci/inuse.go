@@ -30,14 +30,14 @@ func (f *Function) InUse(opt Options) []Use {
 	routes := routesByDevice(o)
 	for _, n := range f.Netdevs {
 		if n.Up {
-			out = append(out, Use{"netdev " + n.Name + " is up", "ip link set dev " + n.Name + " down", NetdevUp})
+			out = append(out, Use{"netdev " + n.Name + " is up", "ip link set dev " + shellWord(n.Name) + " down", NetdevUp})
 		}
 		if n.Master != "" {
-			out = append(out, Use{"netdev " + n.Name + " is part of " + n.Master, "ip link set dev " + n.Name + " nomaster", NetdevMember})
+			out = append(out, Use{"netdev " + n.Name + " is part of " + n.Master, "ip link set dev " + shellWord(n.Name) + " nomaster", NetdevMember})
 		}
 		for _, name := range append([]string{n.Name}, n.Uppers...) {
 			if r := routes[name]; len(r) > 0 {
-				out = append(out, Use{fmt.Sprintf("netdev %s holds %s", name, summary(r)), "ip route flush dev " + name, NetdevRoutes})
+				out = append(out, Use{fmt.Sprintf("netdev %s holds %s", name, summary(r)), "ip route flush dev " + shellWord(name), NetdevRoutes})
 			}
 		}
 	}
@@ -248,7 +248,7 @@ func holdersByNode(o Options) (byNode map[string][]Holder, hidden int) {
 			}
 			seen[target] = true
 			a := &attrs{fs: o.FS, dir: dir}
-			byNode[target] = append(byNode[target], Holder{PID: pid, Comm: a.text("comm"), Node: target})
+			byNode[target] = append(byNode[target], Holder{PID: pid, Comm: printable(a.text("comm")), Node: target})
 		}
 	}
 	return byNode, hidden

@@ -68,3 +68,47 @@ func TestDoctorNoIOMMU(t *testing.T) {
 	require.Equal(t, exitOK, got.code, got.err)
 	require.Contains(t, got.out, "warning  "+string(pci.NoIOMMUMode))
 }
+
+// TestDoctorOfEachFakeMachine: what the library says comes out, as JSON and as
+// text, with the exit code that belongs to it.
+func TestDoctorOfEachFakeMachine(t *testing.T) {
+	for _, c := range pcitest.Cases() {
+		t.Run(c.Name, func(t *testing.T) {
+			m, where := c.Build(t)
+			args := []string{"doctor", pcitest.Patient}
+			if where.UnsafeNoIOMMU {
+				args = append(args, "--unsafe-noiommu")
+			}
+			o := cliOn(t, where, append(args, "--json")...)
+			f := decodeOne(t, "doctor/1", o.out)["functions"].([]any)[0].(map[string]any)
+			require.Equal(t, c.Verdict, f["verdict"])
+			require.Equal(t, c.Verdict == "ready", f["ready"])
+			if c.Verdict == "ready" {
+				require.Equal(t, exitOK, o.code)
+				require.Empty(t, o.err)
+			} else {
+				require.Equal(t, exitFailed, o.code)
+				require.Contains(t, decodeOne(t, "error/1", o.err)["error"], c.Verdict)
+			}
+			var got []pci.FindingID
+			for _, x := range f["findings"].([]any) {
+				x := x.(map[string]any)
+				got = append(got, pci.FindingID(x["id"].(string)))
+				require.NotEmpty(t, x["severity"])
+				require.NotEmpty(t, x["seen"])
+				require.NotEmpty(t, x["why"])
+				require.NotEmpty(t, x["remedy"])
+			}
+			require.ElementsMatch(t, c.Want, got)
+			text := cliOn(t, where, args...).out
+			for _, id := range c.Want {
+				require.Contains(t, text, " "+string(id)+": ")
+			}
+			require.Contains(t, text, m.At(c.Seen))
+			require.Contains(t, text, m.At(c.Remedy))
+			if c.Unseen != "" {
+				require.Contains(t, text, "not seen: ")
+			}
+		})
+	}
+}
