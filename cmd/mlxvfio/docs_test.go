@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -76,8 +77,15 @@ func TestManualExamples(t *testing.T) {
 // TestManualSchemas compares the table of JSON objects with what comes out.
 func TestManualSchemas(t *testing.T) {
 	ring, db := traceRing(t)
+	trace := makeCapture(t, "a.mlxt", usual(), false, true)
+	file := filepath.Join(t.TempDir(), "x")
 	runs := map[string][]string{
 		"microbench-trace/1": {"microbench", "trace", "--ring", ring, "--stringdb", db, "--mb", "1", "--runs", "1"},
+		"trace-owner/1":      {"trace", "owner", "sim:cx5"},
+		"trace-record/1":     {"trace", "record", "sim:cx5", "-o", file + ".mlxt", "--for", "10ms"},
+		"trace-stat/1":       {"trace", "stat", trace},
+		"trace-diff/1":       {"trace", "stat", trace, "--against", trace},
+		"trace-export/1":     {"trace", "export", trace, "--format", "csv", "-o", file},
 		"info/1":             {"info", "sim"},
 		"caps/1":             {"caps", "sim"},
 		"caps-diff/1":        {"caps", "--diff", "sim:cx5", "sim:cx7"},

@@ -15,6 +15,7 @@ import (
 	"github.com/mlxvfio/mlxvfio/pci"
 	"github.com/mlxvfio/mlxvfio/queues"
 	"github.com/mlxvfio/mlxvfio/sim"
+	"github.com/mlxvfio/mlxvfio/tracer"
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
 
@@ -64,7 +65,7 @@ func exitCode(err error) int {
 
 // notForUs: not found, no permission, busy, no IOMMU.
 var notForUs = []error{
-	vfio.ErrNotFound, vfio.ErrBusy, vfio.ErrNoIOMMU,
+	vfio.ErrNotFound, vfio.ErrBusy, vfio.ErrNoIOMMU, tracer.ErrBusy,
 	pci.ErrNotFound, pci.ErrPermission, pci.ErrBusy, pci.ErrNoIOMMU, pci.ErrGroupNotViable, pci.ErrNoDriver,
 	fs.ErrNotExist, fs.ErrPermission,
 	syscall.ENODEV, syscall.EBUSY, syscall.ECONNREFUSED, syscall.EADDRINUSE,

@@ -18,6 +18,7 @@ func (a *app) verbs() []*cobra.Command {
 		a.litmusVerb(),
 		a.benchVerb(),
 		a.microbenchVerb(),
+		a.traceVerb(),
 		a.serveVerb(),
 		a.tellVerb(),
 		a.versionVerb(),

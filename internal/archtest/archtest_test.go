@@ -85,6 +85,8 @@ var allowed = map[string][]string{
 	"atomics/litmus":   {"atomics", "queues", "vfio", "internal/prm"},
 	"tracer/trace":     {},
 	"tracer/capture":   {"tracer/trace"},
+	"tracer/analyze":   {"tracer/capture", "tracer/trace"},
+	"tracer/export":    {"tracer/analyze", "tracer/capture", "tracer/trace"},
 	"tracer":           {"tracer/capture", "tracer/trace", "cmdif", "vfio", "internal/prm", "internal/mmio"},
 	"health":           {"health/blackbox", "initseg", "cmdif", "vfio", "internal/prm"},
 	"health/blackbox":  {},

@@ -242,6 +242,10 @@ func (f *Format) Bad() bool { return f.bad }
 // Words is the number of 32-bit words that follow the header: 0 to 7.
 func (f *Format) Words() int { return int(f.words) }
 
+// Escaped is the format as texts show strings: printable ASCII only, without line ends
+// at its end.
+func (f *Format) Escaped() string { return string(appendEscaped(nil, trimLineEnd(f.raw))) }
+
 // String is the format as firmware has it; it may hold any byte but NUL.
 func (f *Format) String() string { return string(f.raw) }
 

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/mlxvfio/mlxvfio/tracer/trace"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) traceVerb() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "trace",
+		Short: "the firmware tracer: record, decode and analyse what firmware says; export it, draw a report",
+		Args:  noVerb,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	c.AddCommand(a.traceRecordVerb(), a.traceOwnerVerb(), a.traceDecodeVerb(), a.traceStatVerb(), a.traceExportVerb(), a.traceReportVerb())
+	return c
+}
+
+// traceFlags are the flags of every verb that reads a trace.
+type traceFlags struct {
+	ring, stringDB string
+	startBlock     int
+	salvage        bool
+	device         string
+	hz             float64
+	ids            string
+	match          string
+}
+
+func (f *traceFlags) add(c *cobra.Command) {
+	c.Flags().StringVar(&f.ring, "ring", "", "read the image of a trace ring instead of FILE")
+	c.Flags().StringVar(&f.stringDB, "stringdb", "", "JSON file of the ring's string database")
+	c.Flags().IntVar(&f.startBlock, "start-block", -1, "first block of the ring (default: the oldest one)")
+	c.Flags().BoolVar(&f.salvage, "salvage", false, "go on behind damage in a capture, where the next good record begins")
+	c.Flags().StringVar(&f.device, "device", "", "of pasted kernel output: only the lines of this device")
+	c.Flags().Float64Var(&f.hz, "hz", 0, "rate of the device's clock in Hz, for traces without clock samples")
+	c.Flags().StringVar(&f.ids, "id", "", "only messages of these event ids: numbers and ranges, such as 16,0x20-0x2f")
+	c.Flags().StringVar(&f.match, "match", "", "only messages whose text this regular expression (RE2) matches")
+}
+
+// traceFilter chooses messages. The zero value takes all of them.
+type traceFilter struct {
+	ids  *[256]bool
+	text *regexp.Regexp
+	buf  []byte
+}
+
+func (f *traceFlags) filter() (*traceFilter, error) {
+	t := &traceFilter{}
+	if f.ids != "" {
+		t.ids = new([256]bool)
+		for _, part := range strings.Split(f.ids, ",") {
+			lo, hi, isRange := strings.Cut(part, "-")
+			a, err := strconv.ParseUint(lo, 0, 8)
+			b := a
+			if err == nil && isRange {
+				b, err = strconv.ParseUint(hi, 0, 8)
+			}
+			if err != nil || b < a {
+				return nil, usagef("--id %s: %q: want event ids from 0 to 255, such as 16,0x20-0x2f", f.ids, part)
+			}
+			for i := a; i <= b; i++ {
+				t.ids[i] = true
+			}
+		}
+	}
+	if f.match != "" {
+		re, err := regexp.Compile(f.match)
+		if err != nil {
+			return nil, usagef("--match: %v", err)
+		}
+		t.text = re
+	}
+	return t, nil
+}
+
+func (t *traceFilter) takes(m *trace.Message) bool {
+	if t.ids != nil && !t.ids[m.EventID] {
+		return false
+	}
+	if t.text == nil {
+		return true
+	}
+	t.buf = m.AppendText(t.buf[:0])
+	return t.text.Match(t.buf)
+}
+
+// damagedError says that a capture was read in spite of damage.
+type damagedError struct {
+	file   string
+	places int
+	bytes  int64
+	first  string
+}
+
+func (e *damagedError) Error() string {
+	return fmt.Sprintf("%s: %d damaged places with %d bytes were left out; the first: %s", e.file, e.places, e.bytes, e.first)
+}
