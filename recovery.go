@@ -248,8 +248,8 @@ func (r *Recoverable) Recover(ctx context.Context, o health.RecoverOptions) (hea
 			r.o.Logger.Warn("closing a half-open function", "bdf", r.dev.Info().Name, "op", "recover", "error", e)
 		}
 	}
-	end := health.RecoveryEnd{Reset: true}
-	if h := r.HCA(); h != nil {
+	end := health.RecoveryEnd{Reset: rep.WasReset(), Untouched: !rep.Touched()}
+	if h := r.HCA(); h != nil && !end.Untouched {
 		end.Commands = h.conn
 	}
 	for _, m := range ms {
@@ -276,8 +276,13 @@ func (r *Recoverable) Close(ctx context.Context) error {
 	r.mu.Unlock()
 	r.monitors.stop()
 	var errs []error
+	var down *CloseError
 	if h != nil {
-		if err := h.Close(ctx); err != nil {
+		if err := h.Close(ctx); errors.As(err, &down) {
+			own := *down
+			down = &own
+			errs = append(errs, down)
+		} else if err != nil {
 			errs = append(errs, err)
 		}
 		r.settle()
@@ -299,6 +304,9 @@ func (r *Recoverable) Close(ctx context.Context) error {
 		}
 		wreck.loose = !contained
 		errs = append(errs, r.releaseNow(ctx, wreck))
+		if down != nil { // what Close of the HCA had to leave is done now
+			down.Parked, down.Reset, down.Loose, down.Ledger = false, wreck.reset, wreck.loose, wreck.Ledger()
+		}
 	}
 	errs = append(errs, r.dev.Close())
 	r.keepers.Wait()

@@ -59,12 +59,15 @@ func (g *Gateway) lockSWReset(ctx context.Context) (ticket uint32, err error) {
 	if held != 0 {
 		return 0, busy(held)
 	}
-	for ticket == 0 {
+	for try := 0; ticket == 0; try++ {
 		if ticket, err = g.v.get(vscCounter); err != nil {
 			return 0, &VSCError{Op: "read the ticket counter", Err: err}
 		}
-		if ticket == ^uint32(0) {
+		switch {
+		case ticket == ^uint32(0):
 			return 0, &VSCError{Op: "read the ticket counter", Err: vfio.ErrGone}
+		case ticket == 0 && try == vscTries: // 0 means free
+			return 0, &VSCError{Op: "read the ticket counter", Err: ErrGatewayTimeout, Detail: "it keeps reading 0"}
 		}
 	}
 	if err := g.Write(ctx, swResetSemaphore, ticket); err != nil {

@@ -14,11 +14,13 @@ type fakeVSC struct {
 	mu     sync.Mutex
 	cfg    [256]byte
 	ticket uint32
-	sem    uint32
-	space  uint16
-	addr   uint32
-	data   uint32
-	spaces map[uint16]*fakeSpace
+	// noTicket: the ticket counter reads 0.
+	noTicket bool
+	sem      uint32
+	space    uint16
+	addr     uint32
+	data     uint32
+	spaces   map[uint16]*fakeSpace
 
 	stuckFlag bool // accesses never end
 	syndrome  bool // accesses end with the syndrome bit
@@ -109,6 +111,9 @@ func (f *fakeVSC) ReadConfig(off int, p []byte) error {
 	case vscCounter:
 		f.ticket++
 		x = f.ticket
+		if f.noTicket {
+			x = 0
+		}
 	case vscSemaphore:
 		x = f.sem
 	case vscAddress:

@@ -184,6 +184,22 @@ type RecoveryReport struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
+// Touched tells whether anything was done to the function: a rung was climbed, with
+// or without success.
+func (r *RecoveryReport) Touched() bool {
+	return slices.ContainsFunc(r.Rungs, func(x RungReport) bool {
+		return x.Outcome == OutcomeWorked || x.Outcome == OutcomeFailed
+	})
+}
+
+// WasReset tells whether the function came back from a reset, by a rung or by
+// another function: an error that its health buffer shows at the first look may be
+// one of before. After a recovery that failed the answer is no: nothing says that
+// what the buffer shows is over.
+func (r *RecoveryReport) WasReset() bool {
+	return r.Recovered && (r.By > RungReopen || wasAway(r.Condition))
+}
+
 // RungOutcome is how a rung ended.
 type RungOutcome string
 

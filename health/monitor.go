@@ -15,6 +15,7 @@ import (
 const (
 	DefaultPeriod      = 2 * time.Second // Linux' poll interval
 	MinPeriod          = 10 * time.Millisecond
+	MaxPeriod          = 24 * time.Hour
 	DefaultProbePeriod = 30 * time.Second
 	DefaultProbeLimit  = 5 * time.Second
 	DefaultHistory     = 1024
@@ -28,7 +29,7 @@ type Options struct {
 	Window *vfio.Window
 	// Device names the function in reports and logs.
 	Device string
-	// Period is the time between samples: 0 is 2 s, at least 10 ms.
+	// Period is the time between samples: 0 is 2 s, at least 10 ms, at most a day.
 	Period time.Duration
 	// HealthPoll is the time in which the device says that its counter must have
 	// advanced (DTOR.health_poll_to, cmdif.Timeouts.HealthPoll); 0 is Linux' 2 s.
@@ -59,7 +60,9 @@ type Options struct {
 	// not call the Monitor but for Verdict and Report.
 	OnSample func(Sample, Verdict)
 	// OnVerdict sees every new verdict, on the monitor's goroutine and before its
-	// event is offered, under the rules of OnSample; it may call cmdif.Conn.Dead.
+	// event is offered, under the rules of OnSample; it may call cmdif.Conn.Dead. What
+	// stops or tells the Monitor (Stop, Close of its function, Recover) waits for
+	// this goroutine: call it from another one, for example where Events is read.
 	OnVerdict func(Verdict)
 	// Logger hears about verdicts; nil is silent.
 	Logger *slog.Logger
@@ -80,6 +83,10 @@ func (o *Options) defaults() error {
 		return &OptionError{"Window", fmt.Sprintf("%d bytes do not reach the health counter at 0x1010; this is not BAR 0 of a ConnectX", o.Window.Size())}
 	case o.Period != 0 && o.Period < MinPeriod:
 		return &OptionError{"Period", fmt.Sprintf("%v is below %v", o.Period, MinPeriod)}
+	case o.Period > MaxPeriod:
+		return &OptionError{"Period", fmt.Sprintf("%v is above %v", o.Period, MaxPeriod)}
+	case o.Events < 0:
+		return &OptionError{"Events", fmt.Sprintf("the channel has no room for %d", o.Events)}
 	case o.HealthPoll < 0 || o.ProbePeriod < 0 || o.ProbeLimit < 0:
 		return &OptionError{"HealthPoll, ProbePeriod, ProbeLimit", "a duration is negative"}
 	}

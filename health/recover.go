@@ -37,6 +37,16 @@ func Recover(ctx context.Context, t Target, o RecoverOptions) (RecoveryReport, e
 	r.seg, r.smp = initseg.New(t.Window), NewSampler(t.Window)
 	defer r.releaseHeld()
 	r.assess()
+	stopped := func(before string, err error) (RecoveryReport, error) {
+		remedy := "the function is parked or closed; recover it again"
+		if !rep.Touched() {
+			remedy = "nothing was touched"
+		}
+		return fail(fmt.Errorf("stopped before %s: %w", before, err), remedy)
+	}
+	if err := context.Cause(ctx); err != nil {
+		return stopped("the black box", err)
+	}
 	if o.BlackBox != nil {
 		path, err := o.BlackBox(ctx)
 		rep.Bundle = path
@@ -49,13 +59,16 @@ func Recover(ctx context.Context, t Target, o RecoverOptions) (RecoveryReport, e
 	}
 	for _, info := range rungTable[RungReopen:RungCold] {
 		if err := context.Cause(ctx); err != nil {
-			return fail(fmt.Errorf("stopped before rung %v: %w", info.Rung, err), "the function is parked or closed; recover it again")
+			return stopped(fmt.Sprintf("rung %v", info.Rung), err)
 		}
 		if r.climb(info) {
 			rep.Recovered, rep.By = true, info.Rung
 			rep.Took = time.Since(rep.Started)
 			return *rep, nil
 		}
+	}
+	if err := context.Cause(ctx); err != nil {
+		return stopped("the end of the ladder", err)
 	}
 	remedy, err := r.end()
 	return fail(err, remedy)
@@ -119,6 +132,8 @@ func (r *recovery) look() Condition {
 	defer cancel()
 	_, err := r.alive(ctx)
 	switch {
+	case r.ctx.Err() != nil:
+		return Starting // too short a look to say anything
 	case err != nil && r.before.Error():
 		return SyndromeStopped
 	case err != nil:
@@ -262,8 +277,7 @@ func (c *climber) park() error {
 
 // end sums up a ladder that did not help.
 func (r *recovery) end() (remedy string, err error) {
-	crr := r.cond == FatalCRR || r.cond == NonFatalCRR || r.before.Error() && r.before.CRR
-	if crr {
+	if r.crr() {
 		r.rep.ColdReset, r.rep.Next = true, RungCold
 		return "firmware asks for it (crr): power the host off and on", ErrColdReset
 	}

@@ -10,6 +10,9 @@ type RecoveryEnd struct {
 	// Reset: the function was reset; an error that the health buffer shows at the
 	// first look is stale then.
 	Reset bool
+	// Untouched: nothing was done to the function, so the watch goes on with what it
+	// knew.
+	Untouched bool
 	// Window and Commands replace the monitor's after the function was opened
 	// again; nil keeps them.
 	Window   *vfio.Window
@@ -37,7 +40,9 @@ func (m *Monitor) EndRecovery(e RecoveryEnd) bool {
 	return m.do(func() {
 		j := m.j
 		j.rescued = false
-		j.rebase(e.Reset)
+		if !e.Untouched {
+			j.rebase(e.Reset)
+		}
 		j.cond = Starting
 		j.glitch = seenAt{}
 		if e.Window != nil && e.Window.Size() >= windowEnd {
@@ -47,7 +52,9 @@ func (m *Monitor) EndRecovery(e RecoveryEnd) bool {
 			j.cmds = commandWatch{w: e.Commands}
 		}
 		m.running = initseg.New(m.o.Window).FirmwareVersion()
-		m.evidence = nil
+		if !e.Untouched {
+			m.evidence = nil
+		}
 		m.changeLocked(m.wall())
 	})
 }

@@ -10,10 +10,22 @@ import (
 
 // cold answers why no reset helps against the condition.
 func (c *climber) cold() error {
-	if c.cond == FatalCRR || c.cond == NonFatalCRR || c.before.Error() && c.before.CRR {
+	if c.crr() {
 		return useless("firmware says that only a cold reset helps (crr)")
 	}
 	return nil
+}
+
+// crr tells whether firmware asks for a cold reset. A condition without a syndrome
+// means that a monitor found what the buffer shows to be of an earlier run.
+func (r *recovery) crr() bool {
+	switch r.cond {
+	case FatalCRR, NonFatalCRR:
+		return true
+	case CounterStopped, StaleError:
+		return false
+	}
+	return r.before.Error() && r.before.CRR
 }
 
 // checkReopen: firmware that asks for a reset is not helped by a second bring-up.

@@ -194,6 +194,7 @@ func (v *VSC) lock(ctx context.Context) (uint32, error) {
 	p := pauser{}
 	defer p.stop()
 	var holder uint32
+	noTicket := false
 	for range vscTries {
 		held, err := v.get(vscSemaphore)
 		if err != nil {
@@ -208,8 +209,10 @@ func (v *VSC) lock(ctx context.Context) (uint32, error) {
 				return fail(vfio.ErrGone, 0)
 			}
 			if ticket == 0 {
+				noTicket = true
 				continue // 0 means free: another ticket, please
 			}
+			noTicket = false
 			if err := v.put(vscSemaphore, ticket); err != nil {
 				// It may have arrived all the same.
 				return fail(errors.Join(err, v.unlock(ticket)), 0)
@@ -228,6 +231,9 @@ func (v *VSC) lock(ctx context.Context) (uint32, error) {
 		if err := p.pause(ctx, vscPause); err != nil {
 			return fail(fmt.Errorf("%w: %w", ErrGatewayHeld, err), holder)
 		}
+	}
+	if noTicket {
+		return 0, &VSCError{Op: "lock", Err: ErrGatewayTimeout, Detail: "the ticket counter keeps reading 0"}
 	}
 	return fail(ErrGatewayHeld, holder)
 }

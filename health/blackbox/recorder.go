@@ -50,7 +50,8 @@ type Recorder struct {
 }
 
 // NewRecorder makes the file at path. A file that is there, perhaps of a process
-// that was killed, is evidence: it is moved to path.previous, over an older one.
+// that was killed, is evidence: it is moved to path.previous, over an older one,
+// when the new one is complete.
 func NewRecorder(path string, o RecorderOptions) (*Recorder, error) {
 	return realDisk.recorder(path, o)
 }
@@ -63,21 +64,41 @@ func (d disk) recorder(path string, o RecorderOptions) (*Recorder, error) {
 	if size > MaxFile {
 		return fail(fmt.Errorf("%w: it would have %d bytes, the most is %d", ErrTooLarge, size, MaxFile))
 	}
-	if err := d.rename(path, path+".previous"); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := replaceable(path); err != nil {
 		return fail(err)
 	}
 	head := fileHeader{version: Version, kind: kindRecorder, slot: uint64(o.ImageBytes), records: uint32(o.Records), record: uint32(frame), began: time.Now()}
 	f, err := d.install(path, func(f file) error {
-		if err := f.Truncate(size); err != nil {
+		// Every block is taken now: a full disk is found here, not by the sample that
+		// would have told.
+		if err := zeros(f, size); err != nil {
 			return err
 		}
-		_, err := f.WriteAt(head.append(nil), 0)
-		return err
+		if _, err := f.WriteAt(head.append(nil), 0); err != nil {
+			return err
+		}
+		if err := d.rename(path, path+".previous"); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		return nil
 	}, true)
 	if err != nil {
 		return fail(err)
 	}
 	return &Recorder{f: f, o: o, frame: make([]byte, frame)}, nil
+}
+
+// zeros writes n of them.
+func zeros(f file, n int64) error {
+	buf := make([]byte, min(n, 256<<10))
+	for at := int64(0); at < n; {
+		k, err := f.WriteAt(buf[:min(n-at, int64(len(buf)))], at)
+		if err != nil {
+			return err
+		}
+		at += int64(k)
+	}
+	return nil
 }
 
 // Append adds a sample, over the oldest when the ring is full. It makes one

@@ -19,7 +19,6 @@ type Options struct {
 type file interface {
 	Write([]byte) (int, error)
 	WriteAt([]byte, int64) (int, error)
-	Truncate(int64) error
 	Sync() error
 	Close() error
 	Name() string
@@ -58,6 +57,9 @@ func (d disk) write(path string, sections []Section, o Options) error {
 	if o.Limit <= 0 {
 		o.Limit = DefaultLimit
 	}
+	if err := replaceable(path); err != nil {
+		return fmt.Errorf("write black box %s: %w", path, err)
+	}
 	now := time.Now()
 	img, err := image(1, sections, o.Limit-fileHeaderSize, now)
 	if err != nil {
@@ -72,6 +74,16 @@ func (d disk) write(path string, sections []Section, o Options) error {
 		return fmt.Errorf("write black box %s: %w", path, err)
 	}
 	return nil
+}
+
+// replaceable refuses what a rename would take away though it is no file: a device
+// such as /dev/null, or a folder.
+func replaceable(path string) error {
+	fi, err := os.Stat(path)
+	if err == nil && !fi.Mode().IsRegular() {
+		return fmt.Errorf("%w: it is there and no regular file (%v); give the path of a file", os.ErrExist, fi.Mode())
+	}
+	return nil // what else is wrong with it, the calls to come say
 }
 
 // install fills a temporary file and puts it at path. With keep it stays open.
