@@ -41,9 +41,9 @@ type RungInfo struct {
 var rungTable = []RungInfo{
 	{RungNone, "touch nothing", "nothing", "", 0},
 	{RungReopen, "drain the function and open it again; where another function resets the chip, wait for the end of that first", "the function", "model, over all transports", 90 * time.Second},
-	{RungSWReset, "nic_interface = 7 under the software-reset semaphore of the vendor-specific capability", "every function of the chip", "model", 150 * time.Second},
+	{RungSWReset, "nic_interface = 7 under the software-reset semaphore of the vendor-specific capability", "every function of the chip", "model, also through real vfio-pci", 150 * time.Second},
 	{RungFLR, "function-level reset (VFIO_DEVICE_RESET)", "the function", "model, and real vfio-pci on the model", 90 * time.Second},
-	{RungHotReset, "reset of the slot or bus (VFIO_DEVICE_PCI_HOT_RESET)", "every function of the slot, whoever uses it", "model only; the ioctls against a stand-in for the kernel", 90 * time.Second},
+	{RungHotReset, "reset of the slot or bus (VFIO_DEVICE_PCI_HOT_RESET)", "every function of the slot, whoever uses it", "model; the ioctls of a real kernel on the model, which the reset reaches as one of the function", 90 * time.Second},
 	{RungMFRL, "register MFRL: firmware negotiates with the drivers of the chip, then resets with the link", "every function of the chip", "model only", 150 * time.Second},
 	{RungCold, "power the device off and on; nothing here can do it", "the host", "", 0},
 }

@@ -105,6 +105,9 @@ func (d *kernelDevice) HotReset() error {
 		if len(foreign) > 0 && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EBUSY)) {
 			err = fmt.Errorf("%w: it would also reset %s, which this process does not have: %w", ErrBusy, strings.Join(foreign, ", "), err)
 			remedy = "bind them to vfio-pci and close them everywhere, or open them in the same Container"
+		} else if errors.Is(err, unix.ENOTTY) {
+			// Linux pci.c: what a reset of the slot answers too when the link or the device does not come back after it.
+			remedy = "either the port cannot reset the slot, or the link or the device did not come back after it: dmesg says which"
 		}
 		return d.fail(op, err, remedy)
 	}

@@ -110,6 +110,10 @@ func TestKernelHotReset(t *testing.T) {
 	k.noHotReset, k.extraHit = false, nil
 	k.failCall("VFIO_DEVICE_PCI_HOT_RESET", 1, unix.EIO)
 	require.ErrorIs(t, d.HotReset(), unix.EIO)
+	k.failCall("VFIO_DEVICE_PCI_HOT_RESET", 1, unix.ENOTTY)
+	err = d.HotReset()
+	require.ErrorIs(t, err, unix.ENOTTY)
+	require.Contains(t, err.Error(), "did not come back")
 	require.NoError(t, d.Close())
 	_, err = d.HotResetInfo()
 	require.ErrorIs(t, err, ErrClosed)

@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 	"time"
@@ -156,10 +158,31 @@ func openReportPort() *os.File {
 	for range 50 {
 		f, err := os.OpenFile("/dev/ttyS1", os.O_RDWR|syscall.O_NOCTTY, 0)
 		if err == nil {
+			if err := rawLine(f); err != nil {
+				fmt.Println(wire.Marker+"report port:", err)
+			}
 			return f
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+	return nil
+}
+
+// rawLine ends the terminal's own ways: it would send what the host says back to it.
+func rawLine(f *os.File) error {
+	var t syscall.Termios
+	p := reflect.ValueOf(&t).Pointer()
+	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TCGETS, p); errno != 0 {
+		return fmt.Errorf("TCGETS: %w", errno)
+	}
+	t.Iflag &^= syscall.BRKINT | syscall.ICRNL | syscall.INLCR | syscall.IGNCR | syscall.INPCK | syscall.ISTRIP | syscall.IXON
+	t.Oflag &^= syscall.OPOST
+	t.Lflag &^= syscall.ECHO | syscall.ECHONL | syscall.ICANON | syscall.IEXTEN | syscall.ISIG
+	t.Cc[syscall.VMIN], t.Cc[syscall.VTIME] = 1, 0
+	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TCSETS, p); errno != 0 {
+		return fmt.Errorf("TCSETS: %w", errno)
+	}
+	runtime.KeepAlive(&t)
 	return nil
 }
 
@@ -183,7 +206,7 @@ func work() {
 		rep.check("worker/command-line", false, "%v", err)
 		return
 	}
-	b := &bench{reporter: rep, bdfs: functions(vendorMellanox), firmware: map[string]string{}, models: map[string]string{}, mods: &modules{}}
+	b := &bench{reporter: rep, bdfs: functions(vendorMellanox), firmware: map[string]string{}, models: map[string]string{}, mods: &modules{}, host: &host{port: rep.port}}
 	for i, m := range run.Models {
 		if i < len(b.bdfs) {
 			b.models[b.bdfs[i]], b.firmware[b.bdfs[i]] = m.Words, m.Firmware

@@ -41,6 +41,12 @@ var scenarios = map[string]scenario{
 	"doctor-no-iommu":  {doctorNoIOMMU, 30 * time.Second},
 	"doctor-remapping": {doctorRemapping, 30 * time.Second},
 
+	"health-faults": {healthFaults, 3 * time.Minute},
+	"health-killed": {healthKilled, 2 * time.Minute},
+	"slot":          {slot, time.Minute},
+	"health-sysfs":  {healthSysfs, 3 * time.Minute},
+	"pci-state":     {pciState, 30 * time.Second},
+
 	// of the bench itself
 	"mechanics":     {mechanics, 30 * time.Second},
 	"control-fail":  {controlFail, 10 * time.Second},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -45,6 +46,20 @@ func play(act string, args []string) int {
 	say(wire.Message{Kind: wire.KindStep, Name: "s/step"})
 	say(wire.Message{Kind: wire.KindCheck, Name: "s/complete", Status: wire.Pass})
 	switch act {
+	case "asks":
+		in := bufio.NewScanner(conn)
+		for _, words := range []string{"fault fatal@now", "refuse me"} {
+			say(wire.Message{Kind: wire.KindAsk, Name: wire.ModelName(0), Detail: words})
+			if !in.Scan() {
+				return 4
+			}
+			say(wire.Message{Kind: wire.KindFile, Name: strings.Fields(words)[0], Detail: in.Text()})
+		}
+		say(wire.Message{Kind: wire.KindAsk, Name: wire.ModelName(7), Detail: "state"})
+		in.Scan()
+		say(wire.Message{Kind: wire.KindFile, Name: "nobody", Detail: in.Text()})
+		say(wire.Message{Kind: wire.KindEnd})
+		return 0
 	case "good":
 		say(wire.Message{Kind: wire.KindFile, Name: "dmesg.txt", Detail: "log"})
 		say(wire.Message{Kind: wire.KindEnd})
@@ -97,6 +112,29 @@ func TestBootReportsHowTheMachineEnded(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestTheGuestAsksTheModel(t *testing.T) {
+	tell := script(t, `[ "$4" = refuse ] && { echo no such word >&2; exit 1; }; echo "{\"told\":\"$*\"}"`)
+	live, err := startChild(exec.Command("/bin/sleep", "60"))
+	require.NoError(t, err)
+	defer live.stop(0)
+	m := standIn(t, "asks")
+	l, err := m.boot(t.Context(), []*model{{child: live, program: tell, control: "/the/control"}})
+	require.NoError(t, err)
+	require.Equal(t, wire.Pass, statuses(l.checks)["machine/complete"])
+	answer := func(name string) (a wire.Message) {
+		b, err := os.ReadFile(filepath.Join(m.out, name))
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(b, &a))
+		require.Equal(t, wire.KindAnswer, a.Kind)
+		return a
+	}
+	require.Equal(t, wire.Message{Kind: wire.KindAnswer, Name: "model0", Status: wire.Pass, Detail: `{"told":"tell /the/control --json fault fatal@now"}` + "\n"}, answer("fault"))
+	refused := answer("refuse")
+	require.Equal(t, wire.Fail, refused.Status)
+	require.Contains(t, refused.Detail, "no such word")
+	require.Equal(t, wire.Message{Kind: wire.KindAnswer, Name: "model7", Status: wire.Fail, Detail: "there is no such model"}, answer("nobody"))
 }
 
 func TestBootBlamesADeadModel(t *testing.T) {

@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -99,13 +100,19 @@ func run(ctx context.Context, o options) (failed int, err error) {
 	}
 	selected := slices.DeleteFunc(slices.Clone(plans), func(p plan) bool { return !wanted(p.Name) })
 	judged := slices.DeleteFunc(slices.Clone(witnesses), func(w witness) bool { return !wanted(w.name()) })
-	img := &image{builder: builder{root, tmp}, kernel: kernel{filepath.Join(o.bench, "kern", "6.12")}}
+	img := &image{builder: builder{root, tmp}, kernels: filepath.Join(o.bench, "kern"), initrds: map[string]string{}}
 	if err := img.build(ctx, slices.ContainsFunc(selected, plan.programs), len(judged) > 0 && o.judge != ""); err != nil {
 		return 0, err
 	}
 	var results []result
 	for _, p := range selected {
 		fmt.Printf("== %s\n", p.Name)
+		if p.Release != "" && !img.has(p.Release) {
+			if err := skip(os.Stdout, os.Getenv("MLXVFIO_SKIPPED"), "machine "+p.Name, fmt.Sprintf("kernel %s comes with ../shared/judge, which is absent", p.Release)); err != nil {
+				return 0, err
+			}
+			continue
+		}
 		r, err := runPlan(ctx, o, img, p)
 		if err != nil {
 			return 0, fmt.Errorf("machine %s: %w", p.Name, err)
@@ -135,54 +142,20 @@ func run(ctx context.Context, o options) (failed int, err error) {
 	return failed, summary(os.Stdout, results)
 }
 
-// image is the initramfs, the same for every machine, and the program under test.
-type image struct {
-	builder
-	kernel kernel
-	cli    string // the program under test, a static binary that serves on the host and runs in the guest
-	initrd string
-}
-
-func (img *image) build(ctx context.Context, programs, cliOnly bool) error {
-	a := newArchive()
-	for _, d := range []string{"dev", "proc", "sys", "tmp", "run", "var", "root", "bin"} {
-		a.add(d, modeDir, nil)
+// skip says on out, and in the file that collects what was skipped, that something was not there.
+func skip(out io.Writer, list, name, why string) error {
+	if _, err := fmt.Fprintf(out, "SKIP %s: %s\n", name, why); err != nil {
+		return err
 	}
-	a.node("dev/console", modeCharDev, nil, 5, 1)
-	add := func(name, built string, err error) error {
-		if err != nil {
-			return err
-		}
-		b, err := os.ReadFile(built)
-		if err != nil {
-			return err
-		}
-		a.add(name, modeProgram, b)
+	if list == "" {
 		return nil
 	}
-	built, err := img.program(ctx, "guest", "./test/vm/guest")
-	if err := add("init", built, err); err != nil {
+	f, err := os.OpenFile(list, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
 		return err
 	}
-	if programs || cliOnly {
-		img.cli, err = img.program(ctx, "mlxvfio", "./cmd/mlxvfio")
-		if err := add("bin/mlxvfio", img.cli, err); err != nil {
-			return err
-		}
-	}
-	if programs {
-		for _, t := range guestTests {
-			built, err := img.test(ctx, t)
-			if err := add("bin/"+t.Name+".test", built, err); err != nil {
-				return err
-			}
-		}
-	}
-	if err := img.kernel.pack(a, guestModules); err != nil {
-		return err
-	}
-	img.initrd = filepath.Join(img.dir, "initrd")
-	return os.WriteFile(img.initrd, a.bytes(), 0o644)
+	_, err = fmt.Fprintf(f, "%s: %s\n", name, why)
+	return errors.Join(err, f.Close())
 }
 
 // runPlan serves the models, boots the machine and judges its report.
@@ -195,11 +168,11 @@ func runPlan(ctx context.Context, o options, img *image, p plan) (_ result, err 
 		return result{}, err
 	}
 	m := machine{
-		qemu: filepath.Join(o.bench, "qemu"), initrd: img.initrd, iommu: p.IOMMU, append: p.Kernel, beside: p.Beside, devices: slices.Clone(p.Devices), out: out,
+		qemu: filepath.Join(o.bench, "qemu"), iommu: p.IOMMU, ports: p.Ports, append: p.Kernel, beside: p.Beside, devices: slices.Clone(p.Devices), out: out,
 		grace: 20 * time.Second, // boot and power-off
 	}
 	m.run.Scenarios, m.run.Limit, m.run.HugePages = p.Scenarios, p.Limit, p.HugePages
-	if m.kernel, err = img.kernel.image(); err != nil {
+	if m.kernel, m.initrd, err = img.bootable(cmp.Or(p.Release, release)); err != nil {
 		return result{}, err
 	}
 	if o.verbose {
@@ -217,7 +190,7 @@ func runPlan(ctx context.Context, o options, img *image, p plan) (_ result, err 
 		}
 	}()
 	for i, words := range p.Models {
-		name := fmt.Sprintf("model%d", i)
+		name := wire.ModelName(i)
 		var flags []string
 		if p.Linked {
 			flags = []string{"--link", filepath.Join(sockets, "wire")}
@@ -245,7 +218,7 @@ func runPlan(ctx context.Context, o options, img *image, p plan) (_ result, err 
 		m, err := s.settled(ctx, tolerance{
 			losesPages: p.LosesPages, faulty: strings.Contains(p.Models[i], "fault="), movesData: p.MovesData, killsData: p.KillsData, idle: p.Idle,
 		})
-		l.verdict(fmt.Sprintf("model%d/spotless", i), err, "%s", m)
+		l.verdict(wire.ModelName(i)+"/spotless", err, "%s", m)
 	}
 	r := newResult(p.Name, judge(p, l.checks), time.Since(l.start).Seconds())
 	return r, r.save(out)

@@ -23,6 +23,11 @@ func (k kernel) image() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if len(found) == 0 { // newer packages have it beside the modules
+		if found, err = filepath.Glob(filepath.Join(k.dir, "usr/lib/modules/*/vmlinuz")); err != nil {
+			return "", err
+		}
+	}
 	if len(found) == 0 {
 		return "", fmt.Errorf("no kernel below %s: run test/vm/fetch", k.dir)
 	}

@@ -11,7 +11,9 @@ type plan struct {
 	Models    []string // words of "mlxvfio serve", one function each
 	Devices   []string // QEMU's own devices, for machines that check the bench itself
 	Beside    string   // a device of QEMU's in the slot and in the IOMMU group of the last model
+	Ports     string   // further words for the root ports, each with its comma in front
 	IOMMU     []string // QEMU arguments; nil: an intel-iommu that remaps interrupts
+	Release   string   // of the kernel; "" is release
 	Kernel    string   // further words of the kernel command line
 	HugePages int      // 2 MiB pages reserved in the guest
 	Limit     time.Duration
@@ -130,6 +132,37 @@ var plans = []plan{
 			connectX5 + ",fault=pages-more@300", connectX5 + ",fault=pages-negative@300",
 		},
 		Limit: 4 * time.Minute,
+	},
+	{
+		Name:      "health", // a function falls ill under our driver, and comes back
+		Scenarios: []string{"bind", "health-faults", "unbind"},
+		Models:    []string{connectX5},
+		MovesData: true,
+		Limit:     3 * time.Minute,
+	},
+	{
+		Name:      "health-host", // what of health is the kernel's: PCIe, the reset of a slot, the end of a process that records
+		Scenarios: []string{"bind", "pci-state", "slot", "health-killed", "unbind"},
+		Models:    []string{connectX5},
+		// After the reset of a faster slot the kernel waits for a link that QEMU's port never reports as active.
+		Ports:     ",x-speed=5",
+		MovesData: true,
+		Limit:     3 * time.Minute,
+	},
+	{
+		Name:      "health-sysfs", // the same errors by the kernel's driver and by ours, on one function
+		Scenarios: []string{"health-sysfs"},
+		Models:    []string{connectX5},
+		Kernel:    "iomem=relaxed",
+		Limit:     3 * time.Minute,
+	},
+	{
+		Name:      "health-sysfs-7.3", // a later driver has one field more
+		Scenarios: []string{"health-sysfs"},
+		Models:    []string{connectX5},
+		Release:   "7.3",
+		Kernel:    "iomem=relaxed",
+		Limit:     3 * time.Minute,
 	},
 	{
 		Name:      "restore", // from the kernel's driver and back to it

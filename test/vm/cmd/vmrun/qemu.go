@@ -23,6 +23,7 @@ type machine struct {
 	iommu                []string // QEMU arguments; the default is an intel-iommu that remaps interrupts
 	devices              []string // QEMU device objects (JSON or words without a bus), each behind a root port of its own
 	beside               string   // a QEMU device in the slot of the last one; without ACS between them they are one IOMMU group
+	ports                string   // further words for the root ports
 	append               string   // further words of the kernel command line
 	run                  wire.Run
 	out                  string        // folder for console.log, qemu.log and what the guest sends
@@ -48,7 +49,7 @@ func (m machine) args(reportSocket string) []string {
 	args = append(args, iommu...)
 	for i, d := range m.devices {
 		port := fmt.Sprintf("port%d", i)
-		slot := []string{fmt.Sprintf("pcie-root-port,id=%s,chassis=%d,slot=%d", port, i+1, i+1), d}
+		slot := []string{fmt.Sprintf("pcie-root-port,id=%s,chassis=%d,slot=%d%s", port, i+1, i+1, m.ports), d}
 		if m.beside != "" && i == len(m.devices)-1 {
 			slot = append(slot, m.beside)
 		}
@@ -158,7 +159,7 @@ func (m machine) boot(ctx context.Context, servers []*model) (*log, error) {
 		return nil, fmt.Errorf("start QEMU: %w", err)
 	}
 	ended := make(chan bool, 1) // whether the guest said so
-	go func() { ended <- m.listen(listener, l) }()
+	go func() { ended <- m.listen(ctx, listener, l, servers) }()
 
 	over := time.NewTimer(m.run.Limit + m.grace) // the guest gives up by itself before
 	defer over.Stop()
@@ -200,13 +201,14 @@ func (m machine) boot(ctx context.Context, servers []*model) (*log, error) {
 	return l, nil
 }
 
-// listen takes the report until the guest says that it is done or the line is cut.
-func (m machine) listen(listener net.Listener, l *log) bool {
+// listen takes the report until the guest says that it is done or the line is cut, and passes on what the guest wants the
+// models to be told.
+func (m machine) listen(ctx context.Context, listener net.Listener, l *log, servers []*model) bool {
 	conn, err := listener.Accept()
 	if err != nil {
 		return false
 	}
-	defer func() { _ = conn.Close() }() // nothing is written to it
+	defer func() { _ = conn.Close() }() // an answer that is lost is missed by the guest
 	in := bufio.NewReaderSize(conn, 64<<10)
 	for {
 		line, err := in.ReadBytes('\n')
@@ -223,6 +225,14 @@ func (m machine) listen(listener net.Listener, l *log) bool {
 			l.add(msg.Name, msg.Status, "%s", msg.Detail)
 		case wire.KindStep:
 			l.setStep(msg.Name)
+		case wire.KindAsk:
+			line, err := tellModel(ctx, servers, msg).Line()
+			if err == nil {
+				_, err = conn.Write(line)
+			}
+			if err != nil {
+				l.add("machine/answer", wire.Fail, "%v", err)
+			}
 		case wire.KindFile:
 			if err := keepFile(m.out, msg.Name, msg.Detail); err != nil {
 				l.add("machine/file", wire.Fail, "%v", err)
@@ -233,4 +243,20 @@ func (m machine) listen(listener net.Listener, l *log) bool {
 			l.add("machine/report", wire.Fail, "message of unknown kind %q", msg.Kind)
 		}
 	}
+}
+
+// tellModel asks the model that the guest names.
+func tellModel(ctx context.Context, servers []*model, ask wire.Message) wire.Message {
+	answer := wire.Message{Kind: wire.KindAnswer, Name: ask.Name, Status: wire.Fail, Detail: "there is no such model"}
+	for i, s := range servers {
+		if wire.ModelName(i) != ask.Name {
+			continue
+		}
+		said, err := s.tell(ctx, strings.Fields(ask.Detail)...)
+		answer.Detail = said
+		if err == nil {
+			answer.Status = wire.Pass
+		}
+	}
+	return answer
 }

@@ -19,15 +19,28 @@ type modelState struct{ state, counters map[string]any }
 // lasting are the numbers of the state that stay when the function is idle: the server's handle, and a history.
 var lasting = []string{"handles", "mapcalls", "issi"}
 
-// state asks the model.
-func (m *model) state(ctx context.Context) (modelState, error) {
+// tell says words to the model and returns the answer: JSON, or with the error what the program complained of.
+func (m *model) tell(ctx context.Context, words ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, m.program, "tell", m.control, "state", "--json").Output()
+	out, err := exec.CommandContext(ctx, m.program, append([]string{"tell", m.control, "--json"}, words...)...).Output()
 	if err != nil {
-		return modelState{}, fmt.Errorf("ask the model for its state: %w", err)
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = fmt.Errorf("%w: %s", err, exit.Stderr)
+		}
+		return err.Error(), fmt.Errorf("tell the model %v: %w", words, err)
 	}
-	return parseState(out)
+	return string(out), nil
+}
+
+// state asks the model.
+func (m *model) state(ctx context.Context) (modelState, error) {
+	out, err := m.tell(ctx, "state")
+	if err != nil {
+		return modelState{}, err
+	}
+	return parseState([]byte(out))
 }
 
 // tolerance is what must be as a machine's purpose makes it.

@@ -213,22 +213,9 @@ func (w witness) name() string {
 	return n
 }
 
-// skip says on out, and in the file that collects skipped witnesses, that there was nobody to ask.
+// skip says on out, and in the file that collects what was skipped, that there was nobody to ask.
 func (w witness) skip(out io.Writer, list string) error {
-	const why = "../shared/judge is absent"
-	name := strings.TrimPrefix(w.name(), "witness-")
-	if _, err := fmt.Fprintf(out, "SKIP witness %s: %s\n", name, why); err != nil {
-		return err
-	}
-	if list == "" {
-		return nil
-	}
-	f, err := os.OpenFile(list, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(f, "witness %s: %s\n", name, why)
-	return errors.Join(err, f.Close())
+	return skip(out, list, strings.Replace(w.name(), "-", " ", 1), "../shared/judge is absent")
 }
 
 // report is the part of the judge's result.json that is read here.

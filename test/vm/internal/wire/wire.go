@@ -1,5 +1,6 @@
 // Package wire is what the two halves of the real-kernel bench, vmrun on the host and /init in the guest, say to each
-// other: the words of the kernel command line one way, lines of JSON on the second serial port the other way.
+// other: the words of the kernel command line one way, lines of JSON on the second serial port the other way. On that
+// port the host answers, and does so only when it is asked.
 package wire
 
 import (
@@ -28,8 +29,15 @@ const (
 	KindCheck Kind = "check" // Name, Status, Detail
 	KindStep  Kind = "step"  // Name: what is being done, to blame when it never ends
 	KindFile  Kind = "file"  // Name, Detail: text to keep beside the result
+	KindAsk   Kind = "ask"   // Name: a model, by its ModelName; Detail: words for it, as "mlxvfio tell" takes them
 	KindEnd   Kind = "end"   // every scenario was run
 )
+
+// KindAnswer is the host's answer to KindAsk: Name, Status; Detail is what the model said, or what went wrong.
+const KindAnswer Kind = "answer"
+
+// ModelName is the name of the model of a function, counted from 0.
+func ModelName(i int) string { return fmt.Sprintf("model%d", i) }
 
 // Message is one line on the report port.
 type Message struct {
@@ -48,6 +56,8 @@ func (m Message) Console() string {
 	switch m.Kind {
 	case KindCheck:
 		return strings.TrimSpace(fmt.Sprintf("%scheck %s %s %s", Marker, m.Name, m.Status, detail))
+	case KindAsk:
+		return fmt.Sprintf("%sask %s %s", Marker, m.Name, detail)
 	case KindFile:
 		return fmt.Sprintf("%sfile %s %d bytes", Marker, m.Name, len(m.Detail))
 	default:
