@@ -19,7 +19,7 @@ const (
 	hostDriver = "mlx5_core"
 	// pollLimit is in what time this driver must have seen an error: it looks every 2 s and a bit, and calls a counter
 	// stopped after the third look in a row.
-	pollLimit = 15 * time.Second
+	pollLimit = 25 * time.Second
 	// healLimit is for its whole recovery: it waits for the device, and takes its time.
 	healLimit = 60 * time.Second
 	// outsidePeriod is the probe's.
