@@ -89,8 +89,11 @@ func (r *stringReader) cached(ctx context.Context) (*trace.DB, error) {
 		db, err := r.load(path)
 		if err != nil {
 			r.o.Logger.Warn("a cached string database is damaged; reading it from the device", "op", "tracer-strings", "path", path, "error", err)
-			r.info.CacheErr = fmt.Errorf("cached string database %s: %w; it was removed", path, err)
-			_ = os.Remove(path)
+			what := "it was removed"
+			if gone := os.Remove(path); gone != nil {
+				what = gone.Error()
+			}
+			r.info.CacheErr = fmt.Errorf("cached string database %s: %w; %s", path, err, what)
 			continue
 		}
 		same, err := r.sample(ctx, db)

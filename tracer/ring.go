@@ -43,6 +43,7 @@ type ring struct {
 	calm        uint64 // number from which on it may shrink again
 
 	words []uint64 // room for every closing word
+	old   []uint64 // by place: the closing word that was there before the device came, or comes, to it this time
 	stats ringStats
 }
 
@@ -68,7 +69,7 @@ const closingWord = trace.BlockSize - trace.EventSize
 
 func newRing(mem vfio.Mem, out sink) *ring {
 	n := uint64(mem.Len() / trace.BlockSize)
-	r := &ring{mem: mem, blocks: n, mask: n - 1, out: out, words: make([]uint64, n)}
+	r := &ring{mem: mem, blocks: n, mask: n - 1, out: out, words: make([]uint64, n), old: make([]uint64, n)}
 	r.restart()
 	return r
 }
@@ -78,6 +79,7 @@ func (r *ring) restart() {
 	r.shift = -r.next & r.mask
 	r.prev, r.first, r.margin, r.since = 0, true, 0, 0
 	r.witness, r.witnessWord, r.witnessGood = r.mask, 0, true
+	clear(r.old)
 }
 
 func (r *ring) place(n uint64) uint64 { return (n + r.shift) & r.mask }
@@ -127,15 +129,15 @@ func (r *ring) step() bool {
 	if !whole {
 		return true
 	}
-	r.advance(w)
+	r.advance(at, w)
 	r.stats.read++
 	r.out.block(r.next-1, r.last, true, data)
 	return true
 }
 
-// advance goes on to the next block: this one closed with w.
-func (r *ring) advance(w uint64) {
-	r.prev, r.next = w, r.next+1
+// advance goes on to the next block: this one, at a place, closed with w.
+func (r *ring) advance(at, w uint64) {
+	r.prev, r.next, r.old[at] = w, r.next+1, w
 	if e := trace.Event(w); e.IsTimestamp() {
 		r.last, r.first = e.Time(), false
 	}
@@ -167,11 +169,14 @@ func (r *ring) copy(at, w uint64) (data *[trace.BlockSize]byte, whole bool) {
 	return data, false
 }
 
-// passed handles a place that holds nothing new. If the place behind it does, the
-// device has passed this one: without closing it, or with a time that does not move
-// on. It is handed out as it is in the first case, and is missing in the second.
+// passed handles a place that holds nothing new. If the closing word of the place
+// behind it is another than before, whatever it is, the device has passed this one:
+// without closing it, or with a time that does not move on. It is handed out as it is
+// in the first case, and is missing in the second. So a clock that stands still or was
+// set back, or a single time far ahead, is seen in what is missing.
 func (r *ring) passed(at uint64) bool {
-	if r.first || !r.fresh(r.word((at+1)&r.mask)) {
+	behind := (at + 1) & r.mask
+	if v := r.word(behind); r.first || v == r.old[behind] && !r.fresh(v) {
 		return false
 	}
 	w := r.word(at)
@@ -184,14 +189,14 @@ func (r *ring) passed(at uint64) bool {
 	}
 	if trace.Event(w).IsTimestamp() {
 		r.out.lose(r.next, 1, false, capture.CauseOrder)
-		r.prev, r.next = w, r.next+1
+		r.prev, r.next, r.old[at] = w, r.next+1, w
 		return true
 	}
 	data, whole := r.copy(at, w)
 	if !whole {
 		return true
 	}
-	r.advance(w)
+	r.advance(at, w)
 	r.stats.read++
 	r.stats.unclosed++
 	r.out.block(r.next-1, 0, false, data)
@@ -249,6 +254,7 @@ func (r *ring) lapped() {
 	if e := trace.Event(r.prev); e.IsTimestamp() {
 		r.last, r.first = e.Time(), false
 	}
+	copy(r.old, r.words) // what was written since then differs
 	newest := (oldest - 1) & r.mask
 	r.witness, r.witnessWord, r.witnessGood, r.since = newest, r.words[newest], steady, 0
 	// Whoever is overtaken again at once leaves out more the next time.

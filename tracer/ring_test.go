@@ -446,3 +446,59 @@ func BenchmarkRing(b *testing.B) {
 	ref := time.Since(begin).Seconds() / float64(b.N)
 	b.ReportMetric(one/ref, "x_of_two_copies")
 }
+
+// TestRingStoodStill: a clock that stands still or goes back for several blocks, a time
+// far ahead, and several places in a row that were not closed: all is counted at once,
+// not when the device comes around, and the reader goes on as soon as times do.
+func TestRingStoodStill(t *testing.T) {
+	const blocks = 16
+	for laps := range 3 {
+		w := newWriter(blocks, 1000)
+		k := newTaken(t, blocks, w.at)
+		r := newRing(w.mem, k)
+		for range laps*blocks + 3 {
+			w.write(1)
+			r.drain(2)
+		}
+		require.EqualValues(t, w.n, k.next)
+		// Still, for four blocks.
+		w.time -= 5
+		w.step = func() uint64 { return 0 }
+		w.write(4)
+		w.time += 5
+		w.step = func() uint64 { return 5 }
+		r.drain(100)
+		require.EqualValues(t, 3, k.lost[capture.CauseOrder], "the last may be open")
+		w.write(3)
+		r.drain(100)
+		require.EqualValues(t, 4, k.lost[capture.CauseOrder])
+		require.EqualValues(t, w.n, k.next)
+		// One time far ahead, then times that are not.
+		now := w.time
+		w.time += 1 << 51
+		w.write(1)
+		w.time = now
+		for range 5 * blocks {
+			w.write(1)
+			r.drain(100)
+		}
+		require.EqualValues(t, 4+5*blocks-1, k.lost[capture.CauseOrder])
+		require.EqualValues(t, w.n-1, k.next)
+		// Nothing is taken twice when they come to it again.
+		w.time = now + 1<<51 + 5
+		w.write(3)
+		r.drain(100)
+		require.EqualValues(t, w.n, k.next)
+		// Three places not closed.
+		for i := range byte(3) {
+			put(w.mem, w.n%blocks, &[trace.BlockSize]byte{1, closingWord + 1: 1 + i})
+			w.n++
+			w.times = append(w.times, 0)
+		}
+		w.write(2)
+		r.drain(100)
+		require.EqualValues(t, w.n, k.next)
+		require.Equal(t, 3, k.open)
+		require.Zero(t, k.lost[capture.CauseOverwritten])
+	}
+}

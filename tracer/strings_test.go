@@ -188,3 +188,21 @@ func TestCacheNames(t *testing.T) {
 	_, info = readStringsOf(t, f, StringsOptions{CacheDir: dir, Firmware: "../../../etc/x"})
 	require.True(t, info.Cached)
 }
+
+// TestCacheSaysWhatBecameOfAnEntry: one that cannot be removed is not said to be.
+func TestCacheSaysWhatBecameOfAnEntry(t *testing.T) {
+	f := newFake()
+	dir := t.TempDir()
+	o := StringsOptions{CacheDir: dir, Firmware: "1.2.3"}
+	want, info := readStringsOf(t, f, o)
+	require.NoError(t, os.WriteFile(info.Path, []byte("x"), 0o600))
+	got, info := readStringsOf(t, f, o)
+	require.Equal(t, want, got)
+	require.ErrorContains(t, info.CacheErr, "it was removed")
+	require.NoError(t, os.Remove(info.Path))
+	require.NoError(t, os.MkdirAll(filepath.Join(info.Path, "a folder in its place"), 0o755))
+	got, info = readStringsOf(t, f, o)
+	require.Equal(t, want, got)
+	require.Error(t, info.CacheErr)
+	require.NotContains(t, info.CacheErr.Error(), "it was removed")
+}

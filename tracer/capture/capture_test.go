@@ -695,3 +695,24 @@ func BenchmarkReadBlock(b *testing.B) {
 		}
 	}
 }
+
+// TestStringsTooLarge: a database that does not fit is refused whole.
+func TestStringsTooLarge(t *testing.T) {
+	var out bytes.Buffer
+	w, err := capture.NewWriter(&out, &testMeta)
+	require.NoError(t, err)
+	n := w.Size()
+	db := &trace.DB{Sections: []trace.Section{{Data: make([]byte, 100)}, {Data: make([]byte, 64<<20+1)}}}
+	require.ErrorContains(t, w.Write(&capture.Record{Kind: capture.KindStrings, DB: db}), "section 1")
+	require.Equal(t, n, w.Size())
+	require.NoError(t, w.Write(&capture.Record{Kind: capture.KindStrings, DB: testDB(3)}))
+	require.NoError(t, w.Close(&capture.End{}))
+	r := capture.NewReader(&out, capture.ReaderOptions{})
+	var kinds []capture.Kind
+	var rec capture.Record
+	for err = r.Next(t.Context(), &rec); err == nil; err = r.Next(t.Context(), &rec) {
+		kinds = append(kinds, rec.Kind)
+	}
+	require.ErrorIs(t, err, io.EOF)
+	require.Equal(t, []capture.Kind{capture.KindMeta, capture.KindStrings, capture.KindEnd}, kinds)
+}

@@ -151,10 +151,12 @@ func (w *Writer) strings(db *trace.DB) error {
 	if len(db.Sections) > maxSections {
 		return fmt.Errorf("capture: a string database of %d sections; %d are the most", len(db.Sections), maxSections)
 	}
-	for i, s := range db.Sections {
+	for i, s := range db.Sections { // before anything is written: half a database is damage
 		if len(s.Data) > maxSection {
 			return fmt.Errorf("capture: section %d of the string database has %d bytes; %d are the most", i, len(s.Data), maxSection)
 		}
+	}
+	for i, s := range db.Sections {
 		for off := 0; off == 0 || off < len(s.Data); off += pieceSize {
 			b := append(w.begin(KindStrings), stringsPiece, byte(i), 0, 0)
 			b = binary.BigEndian.AppendUint32(b, uint32(off))
