@@ -17,8 +17,9 @@ import (
 // be recovered through it, also one that never came up.
 //
 // But for the reset with which Open begins (Options.SkipReset), its functions are
-// never reset behind the caller's back: a device that does not answer is parked, that is taken off the bus, and the memory
-// it may know of stays mapped until a rung of the ladder, or Close, has reset it.
+// never reset behind the caller's back: a device that does not answer is parked,
+// that is taken off the bus, and the memory it may know of stays mapped until a rung
+// of the ladder, or Close, has reset it.
 // Methods are safe for concurrent use; Recover, Open and Close take turns.
 type Recoverable struct {
 	t   vfio.Transport
@@ -26,7 +27,7 @@ type Recoverable struct {
 	dev *vfio.Device // of its own, beside the HCA's: registers and resets
 	bar *vfio.Window
 
-	life sync.Mutex // held by what changes the life of the function
+	life chan struct{} // holds one token while something changes the life of the function
 
 	mu       sync.Mutex
 	hca      *HCA // the life that is going on, or nil
@@ -59,7 +60,7 @@ func NewRecoverable(t vfio.Transport, o Options) (*Recoverable, error) {
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
-	r := &Recoverable{t: t, o: o, dev: dev, bar: bar, timeouts: cmdif.DefaultTimeouts()}
+	r := &Recoverable{t: t, o: o, dev: dev, bar: bar, timeouts: cmdif.DefaultTimeouts(), life: make(chan struct{}, 1)}
 	if id, err := readPCIID(dev); err == nil && id.Vendor != 0xffff {
 		r.pci = id
 	}
@@ -87,12 +88,32 @@ func (r *Recoverable) Ledgers() []PageLedger {
 	return append([]PageLedger(nil), r.lives...)
 }
 
+// takeLife waits for its turn.
+func (r *Recoverable) takeLife(ctx context.Context, op string) error {
+	select {
+	case r.life <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case r.life <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return &vfio.Error{Op: op, Target: r.dev.Info().Name, Err: fmt.Errorf("%w: it is being opened, recovered or closed: %w", vfio.ErrBusy, context.Cause(ctx)),
+			Remedy: "wait for that"}
+	}
+}
+
+func (r *Recoverable) giveLife() { <-r.life }
+
 // Open brings the function up, as the function Open does. The HCA belongs to the
 // Recoverable: close that instead. vfio.ErrExists: it is open. After a failure
 // Recover may help.
 func (r *Recoverable) Open(ctx context.Context) (*HCA, error) {
-	r.life.Lock()
-	defer r.life.Unlock()
+	if err := r.takeLife(ctx, "bring the function up"); err != nil {
+		return nil, err
+	}
+	defer r.giveLife()
 	r.settle()
 	r.mu.Lock()
 	hca, wreck, closed := r.hca, r.wreck, r.closed
@@ -224,15 +245,24 @@ func (r *Recoverable) Target() health.Target {
 }
 
 // Recover climbs the recovery ladder; see health.Recover. After a success HCA is
-// the new life.
+// the new life. A second call waits for the first, until ctx is over
+// (vfio.ErrBusy); one whose verdict is older than a recovery that has worked
+// meanwhile does nothing and answers the report of that: two that saw the same
+// failure do not reset the function twice.
 func (r *Recoverable) Recover(ctx context.Context, o health.RecoverOptions) (health.RecoveryReport, error) {
-	r.life.Lock()
-	defer r.life.Unlock()
+	if err := r.takeLife(ctx, "recover"); err != nil {
+		return health.RecoveryReport{}, err
+	}
+	defer r.giveLife()
+	r.settle()
 	r.mu.Lock()
-	closed := r.closed
+	closed, last, open := r.closed, r.last, r.hca != nil
 	r.mu.Unlock()
 	if closed {
 		return health.RecoveryReport{}, &vfio.Error{Op: "recover", Target: r.dev.Info().Name, Err: vfio.ErrClosed}
+	}
+	if since := o.Verdict.Since; open && last != nil && last.Recovered && !since.IsZero() && since.Before(last.Started) {
+		return *last, nil
 	}
 	ms := r.monitors.list()
 	for _, m := range ms {
@@ -263,8 +293,8 @@ func (r *Recoverable) Recover(ctx context.Context, o health.RecoverOptions) (hea
 // address space memory of a device that could neither be reset nor be kept off the
 // bus stays allocated, as with HCA.Close. A second call does nothing.
 func (r *Recoverable) Close(ctx context.Context) error {
-	r.life.Lock()
-	defer r.life.Unlock()
+	r.life <- struct{}{}
+	defer r.giveLife()
 	r.settle()
 	r.mu.Lock()
 	if r.closed {

@@ -7,10 +7,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mlxvfio/mlxvfio"
 	"github.com/mlxvfio/mlxvfio/health"
+	"github.com/mlxvfio/mlxvfio/vfio"
 )
 
 // TestFailedRecoveryIsNoReset: a recovery that reset nothing, or that did not help,
@@ -111,4 +113,57 @@ func TestRecoveryCancelledAtEveryStep(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestTwoThatSawTheSame: two goroutines with one verdict recover the function once;
+// one that waits for its turn waits no longer than its context; a later failure is
+// recovered from again.
+func TestTwoThatSawTheSame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := chip(t, "sim:cx5")
+		r := recoverable(t, c, mlxvfio.Options{})
+		m, err := r.Monitor(t.Context(), health.Options{Period: 100 * time.Millisecond})
+		require.NoError(t, err)
+		for life := range 2 {
+			time.Sleep(4 * time.Second)
+			require.NoError(t, c.SetFault("fatal", "now+heal=flr"))
+			time.Sleep(time.Second)
+			v := m.Verdict()
+			require.Equal(t, health.FatalRFR, v.Condition)
+			first, busy := make(chan struct{}), make(chan struct{})
+			got := make(chan health.RecoveryReport)
+			go func() {
+				rep, err := r.Recover(t.Context(), health.RecoverOptions{MaxLevel: health.RungFLR, Verdict: v, OnStep: func(health.Rung, health.RecoveryStep) {
+					if first != nil {
+						close(first)
+						first = nil
+						<-busy
+					}
+				}})
+				assert.NoError(t, err)
+				got <- rep
+			}()
+			<-first
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			start := time.Now()
+			_, err = r.Recover(ctx, health.RecoverOptions{MaxLevel: health.RungFLR, Verdict: v})
+			cancel()
+			require.ErrorIs(t, err, vfio.ErrBusy)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.Equal(t, 3*time.Second, time.Since(start))
+			close(busy)
+			rep := <-got
+			require.Equal(t, health.RungFLR, rep.By)
+			h, resets := r.HCA(), c.Counters(0).Resets
+			again, err := r.Recover(t.Context(), health.RecoverOptions{MaxLevel: health.RungFLR, Verdict: v})
+			require.NoError(t, err)
+			require.Equal(t, rep.Started, again.Started)
+			require.Same(t, h, r.HCA())
+			require.Equal(t, resets, c.Counters(0).Resets)
+			require.NoError(t, h.Conn().NOP(t.Context()))
+			require.Len(t, r.Ledgers(), life+1)
+		}
+		require.NoError(t, r.Close(t.Context()))
+		balancedAll(t, c, r)
+	})
 }
