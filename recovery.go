@@ -41,6 +41,11 @@ type Recoverable struct {
 	keepers  sync.WaitGroup
 	monitors monitorSet
 	last     *health.RecoveryReport
+
+	// watching guards who is told of a recovery: a monitor that begins to watch in
+	// the middle of one is told as well.
+	watching   sync.Mutex
+	recovering bool
 }
 
 // NewRecoverable takes t over: Close closes it, and so does a failing
@@ -264,10 +269,7 @@ func (r *Recoverable) Recover(ctx context.Context, o health.RecoverOptions) (hea
 	if since := o.Verdict.Since; open && last != nil && last.Recovered && !since.IsZero() && since.Before(last.Started) {
 		return *last, nil
 	}
-	ms := r.monitors.list()
-	for _, m := range ms {
-		m.BeginRecovery()
-	}
+	r.beginWatch()
 	rep, err := health.Recover(ctx, r.Target(), o)
 	r.mu.Lock()
 	r.last = &rep
@@ -278,13 +280,7 @@ func (r *Recoverable) Recover(ctx context.Context, o health.RecoverOptions) (hea
 			r.o.Logger.Warn("closing a half-open function", "bdf", r.dev.Info().Name, "op", "recover", "error", e)
 		}
 	}
-	end := health.RecoveryEnd{Reset: rep.WasReset(), Untouched: !rep.Touched()}
-	if h := r.HCA(); h != nil && !end.Untouched {
-		end.Commands = h.conn
-	}
-	for _, m := range ms {
-		m.EndRecovery(end)
-	}
+	r.endWatch(&rep)
 	return rep, err
 }
 

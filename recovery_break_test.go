@@ -167,3 +167,37 @@ func TestTwoThatSawTheSame(t *testing.T) {
 		balancedAll(t, c, r)
 	})
 }
+
+// TestMonitorInTheMiddle: a monitor that is made while a recovery goes on leaves the
+// function alone until its end, and then watches it as the owner does.
+func TestMonitorInTheMiddle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := chip(t, "sim:cx5")
+		r := recoverable(t, c, mlxvfio.Options{})
+		require.NoError(t, c.SetFault("fatal", "now+heal=flr"))
+		var m *health.Monitor
+		_, err := r.Recover(t.Context(), health.RecoverOptions{MaxLevel: health.RungFLR, OnStep: func(g health.Rung, s health.RecoveryStep) {
+			if m == nil && g == health.RungFLR && s.Step == "reset" {
+				var err error
+				m, err = r.Monitor(t.Context(), health.Options{Period: 100 * time.Millisecond})
+				assert.NoError(t, err)
+				n := m.Report().Counts.Samples
+				time.Sleep(time.Second)
+				assert.Equal(t, n, m.Report().Counts.Samples, "no look in the middle")
+				assert.Equal(t, health.InRecovery, m.Verdict().Condition)
+			}
+		}})
+		require.NoError(t, err)
+		time.Sleep(4 * time.Second)
+		require.Equal(t, health.OK, m.Verdict().Condition)
+		require.NotNil(t, m.Report().Commands)
+		require.NoError(t, c.SetFault("nic-disabled", "now"))
+		time.Sleep(time.Second)
+		require.Equal(t, health.NICDisabled, m.Verdict().Condition)
+		rep, err := r.Recover(t.Context(), health.RecoverOptions{MaxLevel: health.RungReopen, Verdict: m.Verdict()})
+		require.NoError(t, err)
+		require.Equal(t, health.RungReopen, rep.By)
+		require.NoError(t, r.Close(t.Context()))
+		balancedAll(t, c, r)
+	})
+}

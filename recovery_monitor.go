@@ -55,7 +55,36 @@ func (r *Recoverable) Monitor(ctx context.Context, o health.Options) (*health.Mo
 	if err := m.Start(ctx); err != nil {
 		return nil, err
 	}
+	r.watching.Lock()
+	defer r.watching.Unlock()
+	if r.recovering {
+		m.BeginRecovery()
+	}
 	return m, nil
+}
+
+// beginWatch tells the monitors that a recovery begins. None reads a register then.
+func (r *Recoverable) beginWatch() {
+	r.watching.Lock()
+	defer r.watching.Unlock()
+	r.recovering = true
+	for _, m := range r.monitors.list() {
+		m.BeginRecovery()
+	}
+}
+
+// endWatch tells them how it ended.
+func (r *Recoverable) endWatch(rep *health.RecoveryReport) {
+	end := health.RecoveryEnd{Reset: rep.WasReset(), Untouched: !rep.Touched()}
+	if h := r.HCA(); h != nil && !end.Untouched {
+		end.Owner, end.Commands = true, h.conn
+	}
+	r.watching.Lock()
+	defer r.watching.Unlock()
+	r.recovering = false
+	for _, m := range r.monitors.list() {
+		m.EndRecovery(end)
+	}
 }
 
 // liveRegisters reads registers of the life that is going on.

@@ -13,6 +13,9 @@ type RecoveryEnd struct {
 	// Untouched: nothing was done to the function, so the watch goes on with what it
 	// knew.
 	Untouched bool
+	// Owner: the watcher has brought the function up (Options.Owner), if it had not
+	// before.
+	Owner bool
 	// Window and Commands replace the monitor's after the function was opened
 	// again; nil keeps them.
 	Window   *vfio.Window
@@ -43,6 +46,7 @@ func (m *Monitor) EndRecovery(e RecoveryEnd) bool {
 		if !e.Untouched {
 			j.rebase(e.Reset)
 		}
+		j.owner = j.owner || e.Owner
 		j.cond = Starting
 		j.glitch = seenAt{}
 		if e.Window != nil && e.Window.Size() >= windowEnd {
