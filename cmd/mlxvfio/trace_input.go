@@ -72,8 +72,12 @@ func (in *traceInput) openRing() error {
 	if err != nil {
 		return err
 	}
-	image, err := readSome(in.name, mostInput)
+	f, err := os.Open(in.name)
 	if err != nil {
+		return err
+	}
+	image, err := in.readAll(f)
+	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	in.db, in.ring = db, trace.NewRing(image)
@@ -81,6 +85,15 @@ func (in *traceInput) openRing() error {
 		return &usageError{(&trace.StartError{Start: in.flags.startBlock, Blocks: n}).Error()}
 	}
 	return nil
+}
+
+// readAll reads what is held in memory.
+func (in *traceInput) readAll(r io.Reader) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, mostInput+1))
+	if err == nil && len(b) > mostInput {
+		return nil, fmt.Errorf("%s: more than %d bytes, which is the most that is held in memory; cut it, or give a capture file by its name", in.name, mostInput)
+	}
+	return b, err
 }
 
 // openFile tells captures from pasted text by their first bytes. What is no ordinary
@@ -107,7 +120,7 @@ func (in *traceInput) openFile(path string) error {
 			err = nil
 		}
 	} else if err == nil {
-		in.data, err = io.ReadAll(io.LimitReader(f, mostInput))
+		in.data, err = in.readAll(f)
 		n = copy(head[:], in.data)
 		r = bytes.NewReader(in.data)
 	}
