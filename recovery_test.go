@@ -365,3 +365,28 @@ func TestTransportFailsInRecovery(t *testing.T) {
 		held(c, 0)(t)
 	})
 }
+
+// TestNothingTriedNothingStale: after a recovery that tried nothing what the health
+// buffer says counts as before; after one that reset the function it is stale.
+func TestNothingTriedNothingStale(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := chip(t, "sim:cx5")
+		r := recoverable(t, c, mlxvfio.Options{})
+		m, err := r.Monitor(t.Context(), health.Options{Period: time.Second})
+		require.NoError(t, err)
+		time.Sleep(5 * time.Second)
+		require.NoError(t, c.SetFault("fatal", "now+stale=1h"))
+		time.Sleep(2 * time.Second)
+		require.Equal(t, health.FatalRFR, m.Verdict().Condition)
+		_, err = r.Recover(t.Context(), health.RecoverOptions{MaxLevel: health.RungReopen, Verdict: m.Verdict()})
+		require.ErrorIs(t, err, health.ErrNotRecovered)
+		time.Sleep(2 * time.Second)
+		require.Equal(t, health.FatalRFR, m.Verdict().Condition, "%+v", m.Verdict())
+		_, err = r.Recover(t.Context(), health.RecoverOptions{MaxLevel: health.RungSWReset, Verdict: m.Verdict()})
+		require.NoError(t, err)
+		time.Sleep(5 * time.Second)
+		require.Equal(t, health.StaleError, m.Verdict().Condition, "%+v", m.Verdict())
+		require.NoError(t, r.Close(t.Context()))
+		balancedAll(t, c, r)
+	})
+}

@@ -95,7 +95,7 @@ func (a *app) command() *cobra.Command {
 DEV names a function:
   0000:3b:00.0, 3b:00.0   a function bound to vfio-pci (see bind)
   vfio-user:PATH          a function served on a socket (see serve)
-  sysfs:BDF               BAR0 read-only through sysfs, whatever driver owns it (info only)
+  sysfs:BDF               BAR0 read-only through sysfs, whatever driver owns it (info, health)
   sim[:PROFILE][,WORD…]   the embedded model; mlxvfio serve --list shows profiles and words
 
 Exit codes: 0 done, 1 the operation or device failed, 2 usage, 3 not found, no permission,

@@ -146,3 +146,6 @@ func (p *program) ends() outcome {
 	require.NoError(p.t, err)
 	return outcome{p.cmd.ProcessState.ExitCode(), string(out), string(errw)}
 }
+
+// bg is a context that nothing ends.
+var bg = context.Background()

@@ -50,9 +50,12 @@ func exitCode(err error) int {
 		su *sim.UsageError
 		na *unavailable
 	)
+	var ie *illError
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.As(err, &ie):
+		return ie.code
 	case errors.As(err, &ue), errors.As(err, &su), errors.Is(err, pci.ErrBadBDF):
 		return exitUsage
 	case errors.As(err, &na), isAny(err, notForUs):
@@ -113,6 +116,7 @@ func newErrorLine(err error, code int) errorLine {
 		we *queues.CompletionError
 		fe *atomics.FaultError
 		oe *atomics.OpError
+		ie *illError
 	)
 	if errors.As(err, &se) {
 		l.Stage, l.Pages, l.Remedy = se.Stage, &se.Ledger, se.Remedy
@@ -129,6 +133,9 @@ func newErrorLine(err error, code int) errorLine {
 	if errors.As(err, &oe) {
 		l.Remedy = oe.Remedy
 	}
+	if errors.As(err, &ie) {
+		l.Remedy = ie.remedy
+	}
 	if l.Remedy == "" && errors.As(err, &ve) {
 		l.Remedy = ve.Remedy
 	}
@@ -143,7 +150,8 @@ func newErrorLine(err error, code int) errorLine {
 // stop is the reason.
 func (a *app) fail(ctx context.Context, err error) int {
 	code := exitCode(err)
-	if ctx.Err() != nil && code != exitUsage {
+	var ie *illError // what was seen until a signal came
+	if ctx.Err() != nil && code != exitUsage && !errors.As(err, &ie) {
 		code = exitInterrupted
 	}
 	if a.json {

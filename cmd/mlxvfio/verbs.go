@@ -19,6 +19,7 @@ func (a *app) verbs() []*cobra.Command {
 		a.benchVerb(),
 		a.microbenchVerb(),
 		a.traceVerb(),
+		a.healthVerb(),
 		a.serveVerb(),
 		a.tellVerb(),
 		a.versionVerb(),

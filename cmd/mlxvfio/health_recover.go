@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/mlxvfio/mlxvfio"
+	"github.com/mlxvfio/mlxvfio/health"
+	"github.com/mlxvfio/mlxvfio/vfio"
+	"github.com/spf13/cobra"
+)
+
+// recoverArgs are the flags of recover.
+type recoverArgs struct {
+	healthFlags
+	level    string
+	blackbox string
+	noBox    bool
+	others   bool
+	limit    time.Duration
+}
+
+func (a *app) healthRecoverVerb() *cobra.Command {
+	var r recoverArgs
+	c := a.verb("recover DEV", "bring a sick function back, as far as it is allowed", 1, 1, func(ctx context.Context, args []string) error {
+		return a.healthRecover(ctx, args[0], r)
+	})
+	var b strings.Builder
+	b.WriteString(`recover looks at a function, saves a black box, and climbs the recovery ladder, lowest rung first and never above
+--max-level, until the function is open and well. A function that is well is left alone. The exit code is 0 if it
+ends healthy. The rungs:
+`)
+	rows := [][]string{}
+	for _, x := range health.Rungs() {
+		rows = append(rows, []string{"  " + x.Rung.String(), x.Doc + "; hits: " + x.Hits + ifText(x.Proof != "", "; seen to work on: "+x.Proof)})
+	}
+	table(&b, rows)
+	c.Long = strings.TrimRight(b.String(), "\n")
+	r.add(c, quickPeriod)
+	c.Flags().StringVar(&r.level, "max-level", health.RungReopen.String(), "the highest rung that may be climbed: none, reopen, sw-reset, flr, hot-reset, mfrl")
+	c.Flags().StringVar(&r.blackbox, "blackbox", "", "where the black box goes (default: a file in this folder named after device and time)")
+	c.Flags().BoolVar(&r.noBox, "no-blackbox", false, "save none")
+	c.Flags().DurationVar(&r.limit, "rung-timeout", 0, "how long one rung may take (default: what the rung needs, 90s or 150s)")
+	c.Flags().BoolVar(&r.others, "others", false, "allow hot-reset and mfrl to reset the other functions of the slot, whoever uses them")
+	return c
+}
+
+func (a *app) healthRecover(ctx context.Context, dev string, x recoverArgs) error {
+	level, err := health.ParseRung(x.level)
+	switch {
+	case err != nil:
+		return usagef("--max-level: %v", err)
+	case x.noBox && x.blackbox != "":
+		return usagef("--blackbox and --no-blackbox exclude each other")
+	case x.limit < 0:
+		return usagef("--rung-timeout %v is negative", x.limit)
+	case x.passive:
+		return usagef("recover is not passive: --max-level none touches nothing and says what would be done")
+	}
+	if arg, err := parseDev(dev); err == nil && arg.kind == devSysfs {
+		return &vfio.Error{Op: "recover", Target: dev, Err: vfio.ErrNotSupported, Remedy: fmt.Sprintf("sysfs only reads: mlxvfio bind %v, then use %v", arg.bdf, arg.bdf)}
+	}
+	p, err := a.attachPatient(ctx, dev, x.healthFlags)
+	if err != nil {
+		return err
+	}
+	var r health.Report
+	if err = p.begin(ctx, health.Options{}); err == nil {
+		r, err = p.settled(ctx)
+	}
+	if err != nil {
+		return errors.Join(err, p.close(ctx))
+	}
+	res := &recoverResult{Device: dev, Backend: p.info.Backend, attachment: p.attach, Before: r.Verdict, After: r.Verdict, Ledgers: []mlxvfio.PageLedger{}}
+	var rerr error
+	if r.Verdict.State != health.Healthy || p.attach.Error != "" {
+		rerr = p.recover(ctx, x, level, res)
+	} else {
+		res.Note = "the function is well: nothing was done"
+	}
+	note, cerr := p.closeAfter(ctx, res.After)
+	res.GaveBack = note
+	res.Ledgers = append(res.Ledgers, p.rec.Ledgers()...)
+	for _, l := range res.Ledgers {
+		if l.Outstanding != 0 {
+			cerr = errors.Join(cerr, &mlxvfio.LedgerError{Ledger: l})
+		}
+	}
+	err = rerr
+	if err == nil {
+		err = ill(dev, res.After)
+	}
+	return errors.Join(a.print("health-recover/1", res), err, cerr)
+}
+
+// recover climbs the ladder and waits for a verdict on what came of it.
+func (p *patient) recover(ctx context.Context, x recoverArgs, level health.Rung, res *recoverResult) error {
+	o := health.RecoverOptions{MaxLevel: level, Verdict: res.Before}
+	if x.limit > 0 {
+		o.Limits = map[health.Rung]time.Duration{}
+		for _, g := range health.Rungs() {
+			o.Limits[g.Rung] = x.limit
+		}
+	}
+	if x.others {
+		o.Consent = func([]vfio.HotResetFunction) error { return nil }
+	}
+	if !x.noBox {
+		path := x.blackbox
+		if path == "" {
+			path = boxName(p.arg.text)
+		}
+		o.BlackBox = func(ctx context.Context) (string, error) {
+			return path, p.rec.SaveBlackBox(ctx, path, p.evidence(string(res.Before.Condition)))
+		}
+	}
+	if level == health.RungNone {
+		o.BlackBox = nil // nothing is going to be lost
+	}
+	rep, err := p.rec.Recover(ctx, o)
+	rep.Device = p.arg.text
+	res.Recovery = &rep
+	if h := p.hca(); h != nil {
+		p.mon.Adopt(health.Adoption{Owner: true, Commands: h.Conn(), HealthPoll: p.rec.Target().Timeouts.HealthPoll})
+	}
+	res.After = p.afterwards(ctx)
+	if err == nil {
+		return nil
+	}
+	return &illError{exitFailed, rep.Remedy, err}
+}
+
+// afterwards is the verdict once it means something again.
+func (p *patient) afterwards(ctx context.Context) health.Verdict {
+	limit := p.mon.Report().Limits
+	end := time.Now().Add(limit.Stall + 2*limit.Period)
+	t := time.NewTicker(5 * time.Millisecond)
+	defer t.Stop()
+	for {
+		v := p.mon.Verdict()
+		if v.State != health.Unknown && v.State != health.Recovering || time.Now().After(end) {
+			return v
+		}
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return v
+		}
+	}
+}
+
+// boxName is a file in this folder.
+func boxName(dev string) string {
+	name := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '-' {
+			return r
+		}
+		return '_'
+	}, dev)
+	if len(name) > 80 {
+		name = name[:80]
+	}
+	return fmt.Sprintf("mlxvfio-%s-%s.blackbox", name, time.Now().UTC().Format("20060102T150405.000Z"))
+}
+
+// recoverResult is what was done.
+type recoverResult struct {
+	Device  string `json:"device"`
+	Backend string `json:"backend"`
+	attachment
+	Before health.Verdict `json:"before"`
+	After  health.Verdict `json:"after"`
+	// Recovery is absent where nothing was to be done.
+	Recovery *health.RecoveryReport `json:"recovery,omitempty"`
+	// Ledgers are the accounts of pages of each life of the function.
+	Ledgers  []mlxvfio.PageLedger `json:"ledgers"`
+	Note     string               `json:"note,omitempty"`
+	GaveBack string               `json:"gave_back,omitempty"`
+}
+
+func (r *recoverResult) text(w io.Writer) {
+	fmt.Fprintf(w, "%s: before: %v (%s): %s\n", r.Device, r.Before.State, r.Before.Condition, r.Before.Explanation)
+	if r.Attached != "open" {
+		fmt.Fprintf(w, "%s%s\n", r.Why, ifText(r.Error != "", ": "+r.Error))
+	}
+	if x := r.Recovery; x != nil {
+		if x.Bundle != "" {
+			fmt.Fprintf(w, "black box: %s%s\n", x.Bundle, ifText(x.BundleError != "", ": "+x.BundleError))
+		}
+		rows := [][]string{{"RUNG", "OUTCOME", "MS"}}
+		for _, g := range x.Rungs {
+			rows = append(rows, []string{g.Rung.String(), string(g.Outcome), fmt.Sprintf("%.1f", milliseconds(g.Took)), g.Reason})
+			for _, s := range g.Steps {
+				what := s.Note
+				if s.Err != nil {
+					what = "FAILED: " + oneLine(s.Err)
+				}
+				rows = append(rows, []string{"  " + s.Step, "", fmt.Sprintf("%.1f", milliseconds(s.Took)), what})
+			}
+			for _, f := range g.Hits {
+				rows = append(rows, []string{"  hits", "", "", f.Name + ifText(f.Self, " (itself)")})
+			}
+		}
+		table(w, rows)
+		switch {
+		case x.Recovered:
+			fmt.Fprintf(w, "recovered by %v in %v\n", x.By, x.Took.Round(time.Millisecond))
+		case x.ColdReset:
+			fmt.Fprintln(w, "not recovered: a cold reset is needed")
+		default:
+			fmt.Fprintf(w, "not recovered: %s\n", ifText(x.Next != health.RungNone, fmt.Sprintf("next would be %v; ", x.Next))+x.Remedy)
+		}
+	}
+	if r.Note != "" {
+		fmt.Fprintln(w, r.Note)
+	}
+	fmt.Fprintf(w, "after: %v (%s): %s\n", r.After.State, r.After.Condition, r.After.Explanation)
+	if r.GaveBack != "" {
+		fmt.Fprintf(w, "given back: %s\n", r.GaveBack)
+	}
+}
