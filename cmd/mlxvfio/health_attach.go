@@ -283,7 +283,7 @@ func (p *patient) settled(ctx context.Context) (health.Report, error) {
 	for {
 		r := p.mon.Report()
 		limit := r.Limits.Stall + 2*r.Limits.Period
-		probed := r.Probe == nil || r.Probe.Runs > 0
+		probed := r.Probe == nil || r.Probe.Runs > 0 && r.Last.At.After(r.Probe.Finished)
 		held := r.Commands != nil && r.Commands.Overdue > 0 && r.Verdict.State < health.Stalled
 		done := probed && !held && r.Verdict.State != health.Unknown && (r.Counts.Samples > looks || p.attach.Error == "")
 		if r.Verdict.State >= health.Stalled || done || time.Since(since) > limit {
