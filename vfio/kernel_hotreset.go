@@ -105,6 +105,8 @@ func (d *kernelDevice) HotReset() error {
 		if len(foreign) > 0 && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EBUSY)) {
 			err = fmt.Errorf("%w: it would also reset %s, which this process does not have: %w", ErrBusy, strings.Join(foreign, ", "), err)
 			remedy = "bind them to vfio-pci and close them everywhere, or open them in the same Container"
+		} else if len(list) > 1 && errors.Is(err, unix.EINVAL) {
+			remedy = "each function of the slot must be bound to vfio-pci, also one without a driver (" + names(list) + ")"
 		} else if errors.Is(err, unix.ENOTTY) {
 			// Linux pci.c: what a reset of the slot answers too when the link or the device does not come back after it.
 			remedy = "either the port cannot reset the slot, or the link or the device did not come back after it: dmesg says which"
@@ -112,6 +114,14 @@ func (d *kernelDevice) HotReset() error {
 		return d.fail(op, err, remedy)
 	}
 	return nil
+}
+
+func names(list []HotResetFunction) string {
+	var l []string
+	for _, f := range list {
+		l = append(l, f.Name)
+	}
+	return strings.Join(l, ", ")
 }
 
 // groupFiles are the open groups of the container, by number.

@@ -103,6 +103,12 @@ func TestKernelHotReset(t *testing.T) {
 	require.Contains(t, err.Error(), "0000:02:01.0")
 	require.Equal(t, 1, k.hotResets)
 
+	k.extraHit = []fakeHit{{bus: 2, devfn: 8, group: 2}} // ours, without a driver
+	err = d.HotReset()
+	require.ErrorIs(t, err, unix.EINVAL)
+	require.NotErrorIs(t, err, ErrBusy)
+	require.Contains(t, err.Error(), "bound to vfio-pci, also one without a driver (0000:02:00.0, 0000:02:00.1, 0000:02:01.0)")
+
 	k.noHotReset = true
 	_, err = d.HotResetInfo()
 	require.ErrorIs(t, err, ErrNotSupported)

@@ -5,9 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
-	"sort"
 	"strings"
 	"syscall"
 	"time"
@@ -84,68 +82,4 @@ func (b *bench) lastWords(name, path, stdout, condition string) {
 		"%d samples printed, %d in the file from number %d, damage %v: %v %v", n, len(box.Samples), box.FirstSample, box.Damage, errText(err), errText(berr))
 	shows := condition == "ok" || box.Buffer != nil && box.Buffer.ExtSynd == 0xbeef && n > 0 && box.Samples[len(box.Samples)-1].Synd == box.Buffer.Synd
 	b.check(name+"/last-verdict", berr == nil && box.Report.Verdict.Condition == condition && shows, "%+v, want %s; buffer %+v", box.Report.Verdict, condition, box.Buffer)
-}
-
-// slotFunctions are the functions that share the bus of the port above bdf, by sysfs: what a hot reset of the slot hits.
-func slotFunctions(bdf string) []string {
-	path, err := filepath.EvalSymlinks(sysfs(bdf))
-	if err != nil {
-		return nil
-	}
-	found, err := filepath.Glob(filepath.Join(filepath.Dir(path), "[0-9a-f]*:*.[0-7]"))
-	if err != nil {
-		return nil
-	}
-	var out []string
-	for _, f := range found {
-		out = append(out, filepath.Base(f))
-	}
-	sort.Strings(out)
-	return out
-}
-
-// slot: what the kernel says a hot reset would hit is what sysfs shows below the port; the reset itself reaches the device.
-func slot(b *bench) {
-	bdf := b.bdfs[0]
-	if !b.onVFIO(bdf) {
-		return
-	}
-	p, err := launch(nil, prober, "slot", bdf)
-	if !b.check("start", err == nil, "%v", errText(err)) {
-		return
-	}
-	count := func(is string) float64 {
-		if !p.printed(says(is), probeLimit) {
-			b.check(is, false, "the probe did not come so far")
-			return 0
-		}
-		n, err := b.counter(bdf, "resets")
-		sig := p.cmd.Process.Signal(syscall.SIGUSR1)
-		b.check(is, err == nil && sig == nil, "the device has seen %v resets; %v", n, errText(errors.Join(err, sig)))
-		return n
-	}
-	before := count("parked")
-	after := count("reset")
-	o := p.wait(probeLimit)
-	b.keep("probe", o.transcript())
-	b.check("reached", after == before+1, "%v resets before, %v after", before, after)
-	b.check("works", o.ok() && strings.Count(o.stdout, says("moved")) == dataSteps, "%v", o)
-	lines, err := saidLines(o.stdout)
-	var hits []struct {
-		Name        string
-		Group       int
-		Self, Owned bool
-	}
-	_, herr := one(lines, "hits", &hits)
-	var names []string
-	good := true
-	for _, h := range hits {
-		names = append(names, h.Name)
-		good = good && h.Self == (h.Name == bdf) && fmt.Sprint(h.Group) == groupOf(h.Name) && h.Owned == (h.Name == bdf)
-	}
-	sort.Strings(names)
-	want := slotFunctions(bdf)
-	b.check("hits", err == nil && herr == nil && good && slices.Equal(names, want) && len(want) > 0, "%+v; sysfs has %v in the slot; %v %v", hits, want, errText(err), errText(herr))
-	b.released("released", bdf)
-	b.selftest("selftest", bdf)
 }

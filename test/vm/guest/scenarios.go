@@ -44,6 +44,7 @@ var scenarios = map[string]scenario{
 	"health-faults": {healthFaults, 3 * time.Minute},
 	"health-killed": {healthKilled, 2 * time.Minute},
 	"slot":          {slot, time.Minute},
+	"slot-shared":   {slotShared, 2 * time.Minute},
 	"health-sysfs":  {healthSysfs, 3 * time.Minute},
 	"pci-state":     {pciState, 30 * time.Second},
 

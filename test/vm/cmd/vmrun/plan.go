@@ -150,6 +150,15 @@ var plans = []plan{
 		Limit:     3 * time.Minute,
 	},
 	{
+		Name:      "health-slot", // the reset of a slot that another function is in too
+		Scenarios: []string{"slot-shared"},
+		Models:    []string{connectX5},
+		Beside:    "pci-serial,bus={bus},addr=0x0.0x1",
+		Ports:     ",x-speed=5",
+		MovesData: true,
+		Limit:     2 * time.Minute,
+	},
+	{
 		Name:      "health-sysfs", // the same errors by the kernel's driver and by ours, on one function
 		Scenarios: []string{"health-sysfs"},
 		Models:    []string{connectX5},
