@@ -96,14 +96,14 @@ func TestTraceRecordInterrupted(t *testing.T) {
 	d := cli(t, "trace", "decode", path)
 	require.Equal(t, exitOK, d.code, "it has its end: %s", d.err)
 
-	p = start(t, "trace", "record", "sim:cx5,load=5000", "-o", path, "--force", "--for", "1m")
-	time.Sleep(20 * time.Millisecond)
+	require.NoError(t, os.Remove(path))
+	p = start(t, "trace", "record", "sim:cx5,load=5000", "-o", path, "--for", "1m")
 	grown(p, 1000)
 	require.NoError(t, p.cmd.Process.Signal(os.Interrupt))
 	require.Equal(t, exitInterrupted, p.ends().code, "before its time")
 
-	p = start(t, "trace", "record", "sim:cx5,load=5000", "-o", path, "--force")
-	time.Sleep(20 * time.Millisecond)
+	require.NoError(t, os.Remove(path))
+	p = start(t, "trace", "record", "sim:cx5,load=5000", "-o", path)
 	grown(p, 200000)
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGKILL))
 	p.ends()
