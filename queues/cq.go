@@ -228,7 +228,7 @@ func (q *CQ) close() {
 func (r *CQRing) unknow(qpn uint32) {
 	r.peers.drop(qpn)
 	if r.last.qpn == qpn {
-		r.last = &nobody
+		r.follow(&nobody)
 	}
 }
 

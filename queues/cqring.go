@@ -49,7 +49,7 @@ type CQRing struct {
 	lines []vfio.Line // the entries
 	at    int         // index of the next entry; len(lines) stands for 0 of the next pass
 	turn  uint32      // running index of entry 0 of this pass
-	pass  uint32      // the owner bit of an entry of this pass that has arrived
+	want  uint64      // what plain keeps of an entry that the hot loops take
 	last  *peer       // the queue pair of the newest completion
 	rec   record
 
@@ -65,6 +65,14 @@ type CQRing struct {
 	sn     atomic.Uint32 // completion events seen: the arm sequence number
 	broken atomic.Pointer[CQError]
 }
+
+// plain are the bits of the last word of an entry that tell whether the hot loops
+// take it: opcode 0 and format 0, solicited or not, the owner bit of this pass, and
+// the number of the queue pair that completed last. One comparison is for all.
+const plain = 0xfd<<56 | 0xffffff00
+
+// ownBit is the owner bit in the last word.
+const ownBit = 1 << 56
 
 // ci counts the entries that were polled. It runs freely; the device sees 24 bits.
 func (r *CQRing) ci() uint32 { return r.turn + uint32(r.at) }
@@ -89,7 +97,7 @@ func (r *CQRing) init(c CQRingConfig) error {
 	r.mem, r.buf, r.lines, r.mask, r.log = c.Ring, c.Ring.Bytes(), c.Ring.Lines(), uint32(size)-1, c.LogSize
 	r.rec, r.cqn, r.name = newRecord(c.Record), c.CQN, c.Name
 	r.bell = newDoorbell(c.UAR, r.rec, recordArm)
-	r.last = &nobody
+	r.follow(&nobody)
 	r.seek(0)
 	for i := range size {
 		r.mem.StoreBE32(i*cqeSize+cqeOwn, uint32(cqeNever))
@@ -108,99 +116,120 @@ func (r *CQRing) init(c CQRingConfig) error {
 // the rest.
 func (r *CQRing) Poll(dst []Completion) (int, error) {
 	if len(dst) != 1 {
-		return r.pollList(dst)
+		n, ci := r.sends(dst)
+		if n == 0 || n < len(dst) {
+			return r.pollSlow(dst, n, ci)
+		}
+		r.took(n, ci)
+		return n, nil
 	}
-	// One completion: as the loop of sends, without what a loop needs, and with
-	// every load before the first store.
-	p, at := r.last, r.at
-	sq := p.sq
+	// One completion: as the loop of sends, without what a loop needs. Nothing new is
+	// the most frequent answer of all to a caller who waits, and answered here too.
+	at, sq := r.at, r.last.sq
 	if uint(at) >= uint(len(r.lines)) || len(sq.slots) == 0 {
-		return r.pollSlow(dst, 0)
+		return r.pollSlow(dst, 0, 0)
 	}
 	e := &r.lines[at]
-	if r.ownByte(e, at)&0xfd != r.pass {
-		return r.pollSlow(dst, 0)
+	w := r.word(e, at)
+	if w&plain != r.want {
+		if !r.arrived(r.ownByte(e, at)) && r.quiet(at) {
+			return 0, nil
+		}
+		return r.pollSlow(dst, 0, 0)
 	}
 	fromDevice()
-	w, size := e[cqeOwn/8], uint32(e[5]>>32)
 	s := &sq.slots[wqeIndex(w)&(len(sq.slots)-1)]
-	wrid, end, pi := s.wrid, s.end, sq.pi
-	if uint32(w)&0xffffff00 != p.who || pi-end >= pi-sq.ci {
-		return r.pollSlow(dst, 0)
+	end := s.end
+	if sq.pi-end >= sq.pi-sq.ci { // not outstanding
+		return r.pollSlow(dst, 0, 0)
 	}
 	sq.ci = end
+	c := &dst[0]
+	c.WRID, c.QPN, c.ByteLen = s.wrid, r.last.qpn, uint32(bits.ReverseBytes64(e[5]))
+	c.Opcode, c.Syndrome, c.SendOpcode = prm.CQEReq, 0, prm.WQEOpcode(w)
 	at++
 	r.at = at
-	c := &dst[0]
-	c.WRID, c.QPN, c.ByteLen = wrid, p.qpn, bits.ReverseBytes32(size)
-	c.Opcode, c.Syndrome, c.SendOpcode = prm.CQEReq, 0, prm.WQEOpcode(w)
 	r.rec.store(recordConsumer, (r.turn+uint32(at))&ciMask)
 	return 1, nil
 }
 
-// pollList is Poll of any number.
-//
-//go:noinline
-func (r *CQRing) pollList(dst []Completion) (int, error) {
-	n := r.sends(dst)
-	if n < len(dst) {
-		return r.pollSlow(dst, n)
+// arrived tells whether this is the byte of an entry that the device has written in
+// this pass.
+func (r *CQRing) arrived(own uint32) bool {
+	return own&1 == uint32(r.want>>56) && own&0xf0 != 0xf0
+}
+
+// quiet tells that entry at has not arrived for the ordinary reason: nobody has
+// broken the CQ, and the entry before it, which was polled, has not been written
+// again since. Otherwise idle finds out.
+func (r *CQRing) quiet(at int) bool {
+	own := uint32(r.want >> 56)
+	if at == 0 {
+		at, own = len(r.lines), own^1
 	}
-	return n, nil
+	at--
+	return uint(at) < uint(len(r.lines)) && r.ownByte(&r.lines[at], at)&1 == own && r.broken.Load() == nil
 }
 
 // wqeIndex is the WQE counter of a CQE, of the word with the owner bit.
 func wqeIndex(w uint64) int { return int(bits.ReverseBytes16(uint16(w >> 32))) }
 
 // sends is the hot loop: it takes the successes of the send queue that completed
-// last, up to the end of the ring or the first entry that is anything else.
-func (r *CQRing) sends(dst []Completion) (n int) {
+// last, up to the end of the ring or the first entry that is anything else. If there
+// were any, ci is how far the send queue has completed. It changes nothing but dst,
+// and calls nothing, so that all it has stays in registers; took does the rest.
+func (r *CQRing) sends(dst []Completion) (n int, ci uint32) {
 	p, at := r.last, r.at
 	slots := p.sq.slots
 	if at >= len(r.lines) || len(slots) == 0 {
-		return 0
+		return 0, 0
 	}
 	lines := r.lines[:len(r.lines):len(r.lines)][at:]
 	dst = dst[:min(len(dst), len(lines))]
-	pi, pass := p.sq.pi, r.pass
+	want, qpn, pi := r.want, p.qpn, p.sq.pi
 	left := pi - p.sq.ci
 	for n < len(dst) && n < len(lines) {
 		e := &lines[n]
-		if r.ownByte(e, at+n)&0xfd != pass { // opcode 0, format 0, the owner bit of this pass; solicited or not
+		w := r.word(e, at+n)
+		if w&plain != want {
 			break
 		}
 		fromDevice()
-		w := e[cqeOwn/8] // send opcode and QPN, WQE counter, signature, owner
 		s := &slots[wqeIndex(w)&(len(slots)-1)]
-		wrid, rest, size := s.wrid, pi-s.end, uint32(e[5]>>32)
-		if uint32(w)&0xffffff00 != p.who || rest >= left { // another queue, or not outstanding
+		rest := pi - s.end
+		if rest >= left { // not outstanding
 			break
 		}
 		left = rest
 		c := &dst[n]
-		c.WRID, c.QPN, c.ByteLen = wrid, p.qpn, bits.ReverseBytes32(size)
+		c.WRID, c.QPN, c.ByteLen = s.wrid, qpn, uint32(bits.ReverseBytes64(e[5]))
 		c.Opcode, c.Syndrome, c.SendOpcode = prm.CQEReq, 0, prm.WQEOpcode(w)
 		n++
 	}
-	if n > 0 {
-		p.sq.ci = pi - left
-		r.at += n
-		r.rec.store(recordConsumer, r.ci()&ciMask)
-	}
-	return n
+	return n, pi - left
 }
 
-// pollSlow goes on where the hot loop stopped: with an entry that is anything
-// else, with another queue pair, at the end of the ring, or with nothing.
+// took steps over n > 0 entries that sends has taken.
+func (r *CQRing) took(n int, ci uint32) {
+	r.last.sq.ci = ci
+	r.at += n
+	r.rec.store(recordConsumer, r.ci()&ciMask)
+}
+
+// pollSlow goes on where the hot loop stopped, after n entries and with the send
+// queue completed up to ci: with an entry that is anything else, with another queue
+// pair, at the end of the ring, or with nothing.
 //
 //go:noinline
-func (r *CQRing) pollSlow(dst []Completion, n int) (int, error) {
+func (r *CQRing) pollSlow(dst []Completion, n int, ci uint32) (int, error) {
+	if n > 0 {
+		r.took(n, ci)
+	}
 	for n < len(dst) {
 		if r.at == len(r.lines) {
-			r.at, r.turn, r.pass = 0, r.turn+r.mask+1, r.pass^1
+			r.at, r.turn, r.want = 0, r.turn+r.mask+1, r.want^ownBit
 		}
-		own := r.ownByte(&r.lines[r.at], r.at)
-		if own&1 != r.pass || own&0xf0 == 0xf0 {
+		if !r.arrived(r.ownByte(&r.lines[r.at], r.at)) {
 			if n > 0 {
 				return n, nil
 			}
@@ -209,21 +238,37 @@ func (r *CQRing) pollSlow(dst []Completion, n int) (int, error) {
 		fromDevice()
 		e := r.entry(r.ci())
 		if p := r.peers.find(e.QPN()); p != r.last {
-			r.last = p
+			r.follow(p)
 		} else {
 			if err := r.other(&dst[n], e); err != nil {
 				return n, err
 			}
 			n++
 		}
-		n += r.sends(dst[n:])
+		if k, ci := r.sends(dst[n:]); k > 0 {
+			r.took(k, ci)
+			n += k
+		}
 	}
 	return n, nil
 }
 
 // seek makes ci the next entry to be polled.
 func (r *CQRing) seek(ci uint32) {
-	r.at, r.turn, r.pass = int(ci&r.mask), ci&^r.mask, ci>>r.log&1
+	r.at, r.turn = int(ci&r.mask), ci&^r.mask
+	r.want = r.want&^ownBit | uint64(ci>>r.log&1)<<56
+}
+
+// follow makes p the queue pair whose completions the hot loops take.
+func (r *CQRing) follow(p *peer) { r.last, r.want = p, r.want&ownBit|uint64(p.who) }
+
+// word loads the last word of entry at: send opcode and QPN, WQE counter,
+// signature, and what ownByte has. An entry that has not arrived is none of plain.
+func (r *CQRing) word(e *vfio.Line, at int) uint64 {
+	if raceEnabled && r.ownByte(e, at)&0xfd != uint32(r.want>>56) {
+		return ^uint64(0)
+	}
+	return e[cqeOwn/8]
 }
 
 // ownByte loads the byte with opcode, format and owner bit of entry at. Without the

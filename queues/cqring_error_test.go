@@ -174,19 +174,40 @@ func TestCQErrorBehindGood(t *testing.T) {
 func TestCQOverrun(t *testing.T) {
 	for log := uint8(1); log < 5; log++ {
 		for lap := 1; lap < 1<<log; lap++ {
-			b := newBench(t, log)
-			for range 1<<log + lap {
-				index := b.sq.Index()
-				require.NoError(t, b.sq.Nop(1, Signalled))
-				b.dev.sent(microQPN, index, prm.WQENop)
+			for polled := range 1<<log + 1 {
+				for _, size := range []int{1, 32} { // the way of one, and of many
+					lapped(t, log, lap, polled, size)
+				}
 			}
-			dst := make([]Completion, 32)
-			n, err := b.Poll(dst)
-			require.Zero(t, n)
-			require.ErrorIs(t, err, ErrCQOverrun, "ring of %d lapped by %d", 1<<log, lap)
-			_, err = b.Poll(dst)
-			require.ErrorIs(t, err, ErrCQOverrun)
 		}
+	}
+}
+
+// lapped polls a ring that the device laps after some entries were polled.
+func lapped(t *testing.T, log uint8, lap, polled, size int) {
+	b := newBench(t, log)
+	dst := make([]Completion, size)
+	send := func() {
+		index := b.sq.Index()
+		require.NoError(t, b.sq.Nop(1, Signalled))
+		b.dev.sent(microQPN, index, prm.WQENop)
+	}
+	for range polled {
+		send()
+		n, err := b.Poll(dst)
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		n, err = b.Poll(dst)
+		require.NoError(t, err, "nothing new is no overrun")
+		require.Zero(t, n)
+	}
+	for range 1<<log + lap {
+		send()
+	}
+	for range 2 {
+		n, err := b.Poll(dst)
+		require.ErrorIs(t, err, ErrCQOverrun, "ring of %d lapped by %d after %d, polled by %d", 1<<log, lap, polled, size)
+		require.Zero(t, n)
 	}
 }
 

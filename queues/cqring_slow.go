@@ -203,7 +203,7 @@ func (r *CQRing) close() {
 	r.mem, r.buf, r.mask, r.log = vfio.MemOf(e), e, 0, 0
 	r.lines = r.mem.Lines()
 	r.seek(0)
-	r.last = &nobody
+	r.follow(&nobody)
 	r.rec.close()
 	r.bell = newDoorbell(nil, r.rec, recordArm)
 	r.broken.Store(&CQError{Name: r.name, CQN: r.cqn, Err: vfio.ErrClosed})
@@ -226,7 +226,7 @@ func (r *CQRing) Detach(qpn uint32) {
 	r.Forget(qpn)
 	r.peers.drop(qpn)
 	if r.last.qpn == qpn {
-		r.last = &nobody
+		r.follow(&nobody)
 	}
 }
 
