@@ -185,13 +185,41 @@ func (w *Writer) Flush() error {
 	if err == nil && n < len(w.buf) {
 		err = io.ErrShortWrite
 	}
+	n = min(max(n, 0), len(w.buf))
 	if err != nil {
-		w.err = fmt.Errorf("capture: write at byte %d: %w; the file is good up to the last record before that", w.at+int64(max(n, 0)), err)
+		w.cutOff(n)
+		w.err = fmt.Errorf("capture: write at byte %d: %w; the file is good up to the last record before that", w.at, err)
 		return w.err
 	}
 	w.at += int64(n)
 	w.buf = w.buf[:0]
 	return nil
+}
+
+// cutOff takes back what a failing write did not store: n bytes of the buffer are in
+// the file. The totals are those of whole records.
+func (w *Writer) cutOff(n int) {
+	at := 0
+	if w.at == 0 {
+		at = fileHeader
+	}
+	for at < len(w.buf) {
+		rec := w.buf[at:]
+		size := int(binary.BigEndian.Uint32(rec[8:]))
+		if at += padded(recordHeader + size); at <= n {
+			continue
+		}
+		switch Kind(rec[6]) {
+		case KindBlock:
+			w.end.Blocks--
+		case KindGap:
+			w.end.Gaps--
+			w.end.Lost -= binary.BigEndian.Uint64(rec[recordHeader+24:])
+		default: // not among the totals
+		}
+	}
+	w.at += int64(n)
+	w.buf = w.buf[:0]
 }
 
 // Sync flushes and has the file system store the file, against a loss of power.
@@ -205,10 +233,12 @@ func (w *Writer) Sync() error {
 	return nil
 }
 
-// Size is the number of bytes of the file so far, buffered ones counted.
+// Size is the number of bytes of the file so far, buffered ones counted, but for those
+// that could not be written.
 func (w *Writer) Size() int64 { return w.at + int64(len(w.buf)) }
 
-// Totals are the numbers for the end record, as of now.
+// Totals are the numbers for the end record, as of now: after a failure those of the
+// records that are whole in the file.
 func (w *Writer) Totals() (blocks, gaps, lost uint64) { return w.end.Blocks, w.end.Gaps, w.end.Lost }
 
 // Close writes the end record with time, reason and text of e and the totals of this
