@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -620,6 +621,33 @@ func TestPlayer(t *testing.T) {
 	require.EqualValues(t, 2, gaps)
 	require.EqualValues(t, 8, lost)
 	require.True(t, least)
+	// A message that is not complete: it ends with the trace, with a gap, or with damage.
+	pending := blockAt(0)
+	binary.BigEndian.PutUint64(pending[8*3:], uint64(trace.StringEvent(false, 1, 16, 5, 0, 0x400000)))
+	rest := blockAt(1)
+	binary.BigEndian.PutUint64(rest[8*3:], uint64(trace.StringEvent(false, 1, 16, 5, 1, 7)))
+	for _, k := range []capture.Kind{capture.KindNote, capture.KindGap, capture.KindDamage} {
+		var out bytes.Buffer
+		w, err := capture.NewWriter(&out, &testMeta)
+		require.NoError(t, err)
+		require.NoError(t, w.Write(&capture.Record{Kind: capture.KindStrings, DB: testDB(3)}))
+		require.NoError(t, w.Block(0, &pending))
+		require.NoError(t, w.Close(&capture.End{}))
+		var p capture.Player
+		require.NoError(t, p.Play(t.Context(), capture.NewReader(&out, capture.ReaderOptions{}), nil, nil))
+		require.EqualValues(t, 1, p.Counters().IncompleteMessages)
+
+		p = capture.Player{}
+		var texts []string
+		for _, r := range []capture.Record{{Kind: capture.KindStrings, DB: testDB(3)}, {Kind: capture.KindBlock, Data: pending}, {Kind: k}, {Kind: capture.KindBlock, Index: 1, Data: rest}} {
+			require.NoError(t, p.Record(&r, func(m *trace.Message) { texts = append(texts, m.Text()) }))
+		}
+		want := "hello 7"
+		if k != capture.KindNote {
+			want = fmt.Sprintf("0x%016x", uint64(trace.StringEvent(false, 1, 16, 5, 1, 7)))
+		}
+		require.Equal(t, []string{want}, texts, "%v", k)
+	}
 	var q capture.Player
 	require.ErrorContains(t, q.Record(&capture.Record{Kind: capture.KindBlock}, nil), "before any string database")
 }
@@ -724,4 +752,58 @@ func TestStringsTooLarge(t *testing.T) {
 	}
 	require.ErrorIs(t, err, io.EOF)
 	require.Equal(t, []capture.Kind{capture.KindMeta, capture.KindStrings, capture.KindEnd}, kinds)
+}
+
+// kindsOf gives the kinds of all records up to the end or the stop.
+func kindsOf(t *testing.T, b []byte, o capture.ReaderOptions) (kinds []capture.Kind, err error) {
+	t.Helper()
+	rd := capture.NewReader(bytes.NewReader(b), o)
+	var r capture.Record
+	for {
+		if err := rd.Next(t.Context(), &r); err != nil {
+			return kinds, err
+		}
+		kinds = append(kinds, r.Kind)
+	}
+}
+
+// TestNumbersBehindAGap: behind a gap that is "at least" any later number may follow;
+// behind an exact one a jump is a gap of its own.
+func TestNumbersBehindAGap(t *testing.T) {
+	for _, least := range []bool{true, false} {
+		var out bytes.Buffer
+		w, err := capture.NewWriter(&out, &testMeta)
+		require.NoError(t, err)
+		d := blockAt(0)
+		require.NoError(t, w.Block(0, &d))
+		require.NoError(t, w.Write(&capture.Record{Kind: capture.KindGap, Gap: capture.Gap{First: 1, Blocks: 10, AtLeast: least, Cause: capture.CauseOverwritten}}))
+		require.NoError(t, w.Block(27, &d))
+		require.NoError(t, w.Block(28, &d))
+		require.NoError(t, w.Close(&capture.End{}))
+		got, err := kindsOf(t, out.Bytes(), capture.ReaderOptions{})
+		require.ErrorIs(t, err, io.EOF)
+		want := []capture.Kind{capture.KindMeta, capture.KindBlock, capture.KindGap, capture.KindBlock, capture.KindBlock, capture.KindEnd}
+		if !least {
+			want = slices.Insert(want, 3, capture.KindGap)
+		}
+		require.Equal(t, want, got)
+	}
+}
+
+// TestSalvageForgetsHalfADatabase: what is left of a damaged one does not spoil the
+// next.
+func TestSalvageForgetsHalfADatabase(t *testing.T) {
+	var out bytes.Buffer
+	w, err := capture.NewWriter(&out, &testMeta)
+	require.NoError(t, err)
+	require.NoError(t, w.Write(&capture.Record{Kind: capture.KindStrings, DB: testDB(3)}))
+	end := w.Size() // of the record that ends the database
+	require.NoError(t, w.Write(&capture.Record{Kind: capture.KindStrings, DB: testDB(3)}))
+	d := blockAt(0)
+	require.NoError(t, w.Block(0, &d))
+	require.NoError(t, w.Close(&capture.End{}))
+	out.Bytes()[end-20] ^= 1
+	got, err := kindsOf(t, out.Bytes(), capture.ReaderOptions{Salvage: true})
+	require.ErrorIs(t, err, io.EOF)
+	require.Equal(t, []capture.Kind{capture.KindMeta, capture.KindDamage, capture.KindStrings, capture.KindBlock, capture.KindEnd}, got)
 }

@@ -111,7 +111,7 @@ func (t *Timeline) Since(ticks uint64) (mono, err time.Duration, ok bool) {
 	if i == 0 || i == len(t.s) {
 		edge := t.s[max(i-1, 0)]
 		sec := float64(u-edge.u) / hz
-		return edge.at + seconds(sec), edge.err + seconds(math.Abs(sec)*hzErr/hz), true
+		return edge.at + seconds(sec), wider(edge.err, math.Abs(sec)*hzErr/hz), true
 	}
 	a, b := t.s[i-1], t.s[i]
 	f := float64(u-a.u) / float64(b.u-a.u)
@@ -125,7 +125,20 @@ func (t *Timeline) Span(ticks float64) (d, err time.Duration, ok bool) {
 	if !ok {
 		return 0, 0, false
 	}
-	return seconds(ticks / hz), seconds(math.Abs(ticks) / hz * hzErr / hz), true
+	return seconds(ticks / hz), wider(0, math.Abs(ticks)/hz*hzErr/hz), true
+}
+
+// wider is an error with some seconds more, none for the product of no time and a rate
+// that is not known at all.
+func wider(err time.Duration, s float64) time.Duration {
+	if math.IsNaN(s) {
+		return err
+	}
+	more := seconds(s)
+	if more > math.MaxInt64-err {
+		return math.MaxInt64
+	}
+	return err + more
 }
 
 // seconds is a float of seconds as a duration, at the bounds where it does not fit.

@@ -53,6 +53,36 @@ func TestTimeline(t *testing.T) {
 	require.Equal(t, 100, tl.Samples())
 }
 
+// TestTimelineOfAMoment: two samples so near that they say nothing about the rate: the
+// error of a time is without bound then, and never negative.
+func TestTimelineOfAMoment(t *testing.T) {
+	var tl capture.Timeline
+	add := func(mono time.Duration, ticks uint64) {
+		tl.Add(&capture.Clock{Host: time.Unix(1, 0).Add(mono), Mono: mono, Ticks: ticks, HaveTicks: true, Error: 60 * time.Microsecond})
+	}
+	add(0, 1000)
+	add(0, 1500) // at the same time: no sample
+	add(100*time.Microsecond, 2000)
+	require.Equal(t, 2, tl.Samples())
+	hz, err, ok := tl.Rate()
+	require.True(t, ok)
+	require.InDelta(t, 1e7, hz, 1)
+	require.True(t, math.IsInf(err, 1))
+	for _, u := range []uint64{0, 999, 2000, 2001, 1 << 50} {
+		_, e, ok := tl.Since(u)
+		require.True(t, ok)
+		if u == 2000 {
+			require.Equal(t, 60*time.Microsecond, e)
+		} else {
+			require.Equal(t, time.Duration(math.MaxInt64), e, "%d", u)
+		}
+	}
+	_, e, _ := tl.Span(10)
+	require.Equal(t, time.Duration(math.MaxInt64), e)
+	_, e, _ = tl.Span(0)
+	require.Zero(t, e)
+}
+
 func seconds(s float64) time.Duration { return time.Duration(math.Round(s * 1e9)) }
 
 // TestTimelineIsBounded: a day of samples keeps its ends and its rate.

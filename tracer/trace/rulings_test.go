@@ -173,6 +173,10 @@ func TestD3FFIsATimestampWhateverTheStringIDs(t *testing.T) {
 	require.Len(t, ms, 1, "id 3 is not first + 5 modulo 256")
 	require.EqualValues(t, 2, c.Timestamps)
 	require.EqualValues(t, 29, c.RawEvents)
+	require.True(t, g.IsString(0xfe))
+	for _, id := range []uint8{0xff, 0, 3, 0xfd} {
+		require.False(t, g.IsString(id), "%#x", id)
+	}
 }
 
 func TestD4OtherIDsAreRawAndEmptySlotsToo(t *testing.T) {
