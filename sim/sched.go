@@ -147,9 +147,11 @@ func (s *scheduler) drain() {
 	}
 }
 
-// runDue runs what is due now. Call with the lock held.
+// runDue runs what is due now. What becomes due meanwhile waits for another turn: work
+// that comes back faster than it is done must not keep the lock from those who wait
+// for it. Call with the lock held.
 func (s *scheduler) runDue() {
-	for len(s.pending) > 0 && !s.pending[0].at.After(s.clock.Now()) {
+	for now := s.clock.Now(); len(s.pending) > 0 && !s.pending[0].at.After(now); {
 		s.chip.settle()
 		if len(s.pending) == 0 {
 			break // what was due took it away

@@ -23,10 +23,16 @@ const (
 var ErrNotTracing = errors.New("no function traces to memory: let one acquire the tracer and start it")
 
 const (
-	// traceBatch bounds how long the load keeps the chip for itself.
+	// traceBatch and, where time passes meanwhile, traceTurn bound how long the load
+	// keeps the chip for itself; traceLook is how many messages pass between looks at
+	// the clock.
 	traceBatch = 4096
+	traceTurn  = 500 * time.Microsecond
+	traceLook  = 64
 	// traceTick is how often a load that is faster than that is caught up with.
-	traceTick  = time.Millisecond
+	traceTick = time.Millisecond
+	// traceYield is the least time for which a load that cannot keep up leaves the chip
+	// to others. It leaves it for as long as it had it.
 	traceYield = 50 * time.Microsecond
 )
 
@@ -37,6 +43,7 @@ type traceLoad struct {
 	first uint64  // number of that message
 	next  uint64  // number of the next message
 	timer bool
+	rests time.Time // a load that could not keep up writes nothing until then
 }
 
 // LoadMessage is message n of the load: its event id and text.
@@ -89,32 +96,18 @@ func (c *Chip) SetTraceLoad(rate float64) {
 }
 
 // pump writes the messages of the load that are due and comes back when more
-// are. A load that the model cannot keep up with is as fast as it can be.
+// are. A load that the model cannot keep up with slips: it is as fast as it can be in
+// half of the time, and the other half belongs to commands and to whoever else waits
+// for the chip.
 func (t *tracer) pump() {
 	l := &t.load
 	if l.rate <= 0 || !t.on || t.chip.health.dead() {
 		return
 	}
-	per := float64(t.chip.prof.clockKHz) * 1000 / l.rate
-	now := t.stream.base + t.chip.funcs[0].internalTimer()
-	wait := traceTick
-	if now >= l.start {
-		due := l.first + uint64(math.Floor(float64(now-l.start)/per))
-		edge := t.edges()
-		for i := 0; l.next < due && t.on; i++ {
-			if i == traceBatch {
-				l.start, l.first = now, l.next
-				wait = traceYield
-				break
-			}
-			t.loadOne(edge, l.start+uint64(float64(l.next+1-l.first)*per))
-		}
-	}
-	if wait == traceTick {
-		at := l.start + uint64(math.Ceil(float64(l.next+1-l.first)*per))
-		if left := int64(at - now); left > 0 {
-			wait = max(wait, time.Duration(float64(left)/float64(t.chip.prof.clockKHz)*float64(time.Millisecond)))
-		}
+	began := t.chip.sched.clock.Now()
+	wait := l.rests.Sub(began)
+	if wait <= 0 {
+		wait = t.loadDue(began)
 	}
 	if l.timer || !t.on {
 		return
@@ -127,6 +120,38 @@ func (t *tracer) pump() {
 			t.pump()
 		}
 	})
+}
+
+// loadDue writes what is due, within the bounds of a turn, and says when to look again.
+func (t *tracer) loadDue(began time.Time) time.Duration {
+	l := &t.load
+	per := float64(t.chip.prof.clockKHz) * 1000 / l.rate
+	now := t.stream.base + t.chip.funcs[0].internalTimer()
+	if now >= l.start {
+		due := l.first + uint64(math.Floor(float64(now-l.start)/per))
+		edge := t.edges()
+		for i := 1; l.next < due && t.on; i++ {
+			t.loadOne(edge, l.start+uint64(float64(l.next+1-l.first)*per))
+			if i%traceLook != 0 || l.next >= due {
+				continue
+			}
+			end := t.chip.sched.clock.Now()
+			if took := end.Sub(began); i >= traceBatch || took >= traceTurn {
+				rest := max(took, traceYield)
+				l.rests = end.Add(rest)
+				// What it is behind by is forgotten, the time of this turn and of the rest
+				// is not.
+				l.start, l.first = now, l.next
+				return rest
+			}
+		}
+	}
+	at := l.start + uint64(math.Ceil(float64(l.next+1-l.first)*per))
+	left := int64(at - now)
+	if left <= 0 {
+		return traceTick
+	}
+	return max(traceTick, time.Duration(float64(left)/float64(t.chip.prof.clockKHz)*float64(time.Millisecond)))
 }
 
 // loadOne writes the next message of the load.
@@ -157,9 +182,7 @@ func (c *Chip) EmitTrace(n int, kind TraceKind) (first uint64, err error) {
 		if !begun {
 			first = t.load.next
 		}
-		k := min(n, traceBatch)
-		t.burst(k, kind == TraceEdge)
-		n -= k
+		n -= t.turn(n, kind == TraceEdge)
 		if n <= 0 && t.on && t.stream.used > 0 {
 			t.close(t.ticks())
 		}
@@ -168,6 +191,19 @@ func (c *Chip) EmitTrace(n int, kind TraceKind) (first uint64, err error) {
 			return first, nil
 		}
 	}
+}
+
+// turn writes up to n messages, as many as may be written at a time, and says how many.
+func (t *tracer) turn(n int, edge bool) int {
+	clock := t.chip.sched.clock
+	began := clock.Now()
+	done := 0
+	for done < min(n, traceBatch) && clock.Now().Sub(began) < traceTurn {
+		k := min(n-done, traceLook)
+		t.burst(k, edge)
+		done += k
+	}
+	return done
 }
 
 // burst writes messages without waiting for the time to pass.

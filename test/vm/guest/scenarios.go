@@ -32,6 +32,7 @@ var scenarios = map[string]scenario{
 	"restore":   {restore, 4 * time.Minute},
 	"data":      {data, 5 * time.Minute},
 	"data-kill": {dataKilled, 3 * time.Minute},
+	"tracer":    {tracer, 2 * time.Minute},
 	"hosts":     {hosts, 5 * time.Minute},
 	"broken":    {broken, 5 * time.Minute},
 

@@ -158,20 +158,20 @@ func script(t *testing.T, body string) string {
 
 func TestServeModelWaitsForTheReadyLine(t *testing.T) {
 	dir := t.TempDir()
-	_, err := serveModel(script(t, "echo no such profile >&2; exit 2\n"), "sim:x", dir, "m", filepath.Join(dir, "log"))
+	_, err := serveModel(script(t, "echo no such profile >&2; exit 2\n"), "sim:x", 1, dir, "m", filepath.Join(dir, "log"))
 	require.ErrorContains(t, err, "no such profile")
 
-	_, err = serveModel(script(t, "echo ready; exec sleep 60\n"), "sim:x", dir, "m", filepath.Join(dir, "log"))
+	_, err = serveModel(script(t, "echo ready; exec sleep 60\n"), "sim:x", 1, dir, "m", filepath.Join(dir, "log"))
 	require.ErrorContains(t, err, "firmware version: ready")
 
-	_, err = serveModel(script(t, "echo firmware 1.2.3; exec sleep 60\n"), "sim:x", dir, "m", filepath.Join(dir, "log"))
+	_, err = serveModel(script(t, "echo firmware 1.2.3; exec sleep 60\n"), "sim:x", 1, dir, "m", filepath.Join(dir, "log"))
 	require.ErrorContains(t, err, "is no socket")
 
 	// a listening socket at the path that the program was told
 	l, err := net.Listen("unix", filepath.Join(dir, "ok.sock"))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, l.Close()) }()
-	m, err := serveModel(script(t, "sleep 0.2; echo ready, firmware 16.35.4030 on \"$@\"; exec sleep 60\n"), "sim:cx5", dir, "ok", filepath.Join(dir, "log"))
+	m, err := serveModel(script(t, "sleep 0.2; echo ready, firmware 16.35.4030 on \"$@\"; exec sleep 60\n"), "sim:cx5", 1, dir, "ok", filepath.Join(dir, "log"))
 	require.NoError(t, err)
 	require.False(t, m.ended())
 	require.Equal(t, "16.35.4030", m.firmware)

@@ -195,7 +195,7 @@ func runPlan(ctx context.Context, o options, img *image, p plan) (_ result, err 
 		if p.Linked {
 			flags = []string{"--link", filepath.Join(sockets, "wire")}
 		}
-		s, err := serveModel(img.cli, words, sockets, name, filepath.Join(out, name+".log"), flags...)
+		s, err := serveModel(img.cli, words, max(1, p.Functions), sockets, name, filepath.Join(out, name+".log"), flags...)
 		if err != nil {
 			return result{}, err
 		}
@@ -203,12 +203,15 @@ func runPlan(ctx context.Context, o options, img *image, p plan) (_ result, err 
 		if up := strings.Contains(s.ready, "of the wire") && strings.Contains(s.ready, "(up)"); up != (p.Linked && i == 1) {
 			return result{}, fmt.Errorf("the wire between the models is wanted: %v; model %d says %q", p.Linked, i, s.ready)
 		}
-		m.run.Models = append(m.run.Models, wire.Model{Words: words, Firmware: s.firmware})
-		d, err := vfioUserDevice(fmt.Sprintf("mlx%d", i), s.socket, p.Beside != "" && i == len(p.Models)-1)
-		if err != nil {
-			return result{}, err
+		for _, socket := range s.sockets {
+			m.run.Models = append(m.run.Models, wire.Model{Words: words, Firmware: s.firmware})
+			last := i == len(p.Models)-1 && socket == s.sockets[len(s.sockets)-1]
+			d, err := vfioUserDevice(fmt.Sprintf("mlx%d", len(m.run.Models)-1), socket, p.Beside != "" && last)
+			if err != nil {
+				return result{}, err
+			}
+			m.devices = append(m.devices, d)
 		}
-		m.devices = append(m.devices, d)
 	}
 	l, err := m.boot(ctx, servers)
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 type plan struct {
 	Name      string
 	Scenarios []string // of the guest, in order
-	Models    []string // words of "mlxvfio serve", one function each
+	Models    []string // words of "mlxvfio serve"
+	Functions int      // of each model, each in a slot and an IOMMU group of its own; 0 is one
 	Devices   []string // QEMU's own devices, for machines that check the bench itself
 	Beside    string   // a device of QEMU's in the slot and in the IOMMU group of the last model
 	Ports     string   // further words for the root ports, each with its comma in front
@@ -179,6 +180,13 @@ var plans = []plan{
 		Models:    []string{connectX5},
 		Kernel:    "iomem=relaxed", // this kernel keeps the BARs of a driver to itself otherwise
 		Limit:     5 * time.Minute,
+	},
+	{
+		Name:      "tracer", // one firmware tracer, two functions: mlx5_core has one, we the other
+		Scenarios: []string{"tracer"},
+		Models:    []string{connectX5 + ",load=4000"},
+		Functions: 2,
+		Limit:     3 * time.Minute,
 	},
 	{
 		Name:      "no-remapping", // an IOMMU that cannot isolate interrupts

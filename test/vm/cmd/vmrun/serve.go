@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -65,24 +66,34 @@ func (c *child) ended() bool {
 // model is a running "mlxvfio serve".
 type model struct {
 	*child
-	program, socket, control, log string
+	program, control, log string
 
-	ready    string // the line that says that it is ready
-	firmware string // what it says there its firmware is
+	sockets  []string // one for each function
+	ready    string   // the line that says that it is ready
+	firmware string   // what it says there its firmware is
 }
 
 // firmwareOf finds the version in the line that says that a model is ready.
 var firmwareOf = regexp.MustCompile(`firmware (\d+\.\d+\.\d+)`)
 
-// serveModel starts the device model on a socket in dir and waits for the line that says it is ready. Its output
-// goes to logFile.
-func serveModel(program, words, dir, name, logFile string, flags ...string) (*model, error) {
+// serveModel starts the device model, with a socket in dir for each function, and waits for the line that says it is
+// ready. Its output goes to logFile.
+func serveModel(program, words string, functions int, dir, name, logFile string, flags ...string) (*model, error) {
 	log, err := os.Create(logFile)
 	if err != nil {
 		return nil, err
 	}
-	m := &model{program: program, socket: filepath.Join(dir, name+".sock"), control: filepath.Join(dir, name+".ctl"), log: logFile}
-	cmd := exec.Command(program, append([]string{"serve", words, "--socket", m.socket, "--control", m.control}, flags...)...)
+	m := &model{program: program, control: filepath.Join(dir, name+".ctl"), log: logFile}
+	args := []string{"serve", words}
+	for i := range functions {
+		s := name
+		if i > 0 {
+			s = fmt.Sprintf("%s.%d", name, i)
+		}
+		m.sockets = append(m.sockets, filepath.Join(dir, s+".sock"))
+		args = append(args, "--socket", m.sockets[i])
+	}
+	cmd := exec.Command(program, slices.Concat(args, []string{"--control", m.control}, flags)...)
 	r, w := io.Pipe()
 	cmd.Stdout, cmd.Stderr = io.MultiWriter(log, w), log
 	ready := make(chan string, 1)
@@ -118,9 +129,11 @@ func serveModel(program, words, dir, name, logFile string, flags ...string) (*mo
 		m.stop(time.Second)
 		return nil, fmt.Errorf("the device model does not say its firmware version: %s", lastLines(logFile, 1))
 	}
-	if st, err := os.Stat(m.socket); err != nil || st.Mode()&os.ModeSocket == 0 {
-		m.stop(time.Second)
-		return nil, fmt.Errorf("the device model says that it is ready, but %s is no socket: %w", m.socket, cmp.Or(err, fs.ErrInvalid))
+	for _, s := range m.sockets {
+		if st, err := os.Stat(s); err != nil || st.Mode()&os.ModeSocket == 0 {
+			m.stop(time.Second)
+			return nil, fmt.Errorf("the device model says that it is ready, but %s is no socket: %w", s, cmp.Or(err, fs.ErrInvalid))
+		}
 	}
 	return m, nil
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// modelState is what a model says of its one function (the answer to "tell PATH state"), by the names of its fields,
+// modelState is what a model says of one of its functions (the answer to "tell PATH state"), by the names of its fields,
 // in lower case and without underscores. A field that is not there is no zero: it is an error.
 type modelState struct{ state, counters map[string]any }
 
@@ -34,13 +34,34 @@ func (m *model) tell(ctx context.Context, words ...string) (string, error) {
 	return string(out), nil
 }
 
+// modelStates are those of all its functions, in order.
+type modelStates []modelState
+
+func (m modelStates) String() string {
+	var out []string
+	for _, s := range m {
+		out = append(out, s.String())
+	}
+	return strings.Join(out, "; ")
+}
+
+func (m modelStates) spotless(t tolerance) error {
+	var errs []error
+	for i, s := range m {
+		if err := s.spotless(t); err != nil {
+			errs = append(errs, fmt.Errorf("function %d: %w", i, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // state asks the model.
-func (m *model) state(ctx context.Context) (modelState, error) {
+func (m *model) state(ctx context.Context) (modelStates, error) {
 	out, err := m.tell(ctx, "state")
 	if err != nil {
-		return modelState{}, err
+		return nil, err
 	}
-	return parseState([]byte(out))
+	return parseStates([]byte(out), len(m.sockets))
 }
 
 // tolerance is what must be as a machine's purpose makes it.
@@ -53,7 +74,7 @@ type tolerance struct {
 }
 
 // settled asks until the model is spotless, for a moment only: its server needs one to notice that QEMU has gone.
-func (m *model) settled(ctx context.Context, t tolerance) (s modelState, err error) {
+func (m *model) settled(ctx context.Context, t tolerance) (s modelStates, err error) {
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if s, err = m.state(ctx); err != nil {
 			return s, err
@@ -65,20 +86,22 @@ func (m *model) settled(ctx context.Context, t tolerance) (s modelState, err err
 	return s, err
 }
 
-func parseState(out []byte) (modelState, error) {
+func parseStates(out []byte, functions int) (l modelStates, err error) {
 	var told struct {
 		Answer struct {
 			Functions []struct{ State, Counters map[string]any }
 		}
 	}
 	if err := json.Unmarshal(out, &told); err != nil {
-		return modelState{}, fmt.Errorf("the model's state: %w", err)
+		return nil, fmt.Errorf("the model's state: %w", err)
 	}
-	if n := len(told.Answer.Functions); n != 1 {
-		return modelState{}, fmt.Errorf("the model tells of %d functions, want one: %s", n, out)
+	if n := len(told.Answer.Functions); n != functions {
+		return nil, fmt.Errorf("the model tells of %d functions, want %d: %s", n, functions, out)
 	}
-	f := told.Answer.Functions[0]
-	return modelState{plainNames(f.State), plainNames(f.Counters)}, nil
+	for _, f := range told.Answer.Functions {
+		l = append(l, modelState{plainNames(f.State), plainNames(f.Counters)})
+	}
+	return l, nil
 }
 
 func plainNames(m map[string]any) map[string]any {

@@ -14,26 +14,26 @@ const visited = `{"schema":"mlxvfio.tell/1","ok":true,"answer":{"model":"cx5","f
 "PagesUnmapped":0,"BARUnsupported":0,"CQErrors":0,"DMABlocked":2,"Packets":12,"Completions":11}}]}}`
 
 func TestSpotless(t *testing.T) {
-	m, err := parseState([]byte(visited))
+	m, err := parseStates([]byte(visited), 1)
 	require.NoError(t, err)
 	require.NoError(t, m.spotless(tolerance{}))
 	require.ErrorContains(t, m.spotless(tolerance{losesPages: true}), "0 pages were unmapped", "the test that does it must have run")
 	require.Equal(t, "551 commands, 550 events, 52 interrupts, 2 resets, 12 packets, 11 completions", m.String())
-	unused, err := parseState([]byte(strings.Replace(visited, `"Interrupts":52`, `"Interrupts":0`, 1)))
+	unused, err := parseStates([]byte(strings.Replace(visited, `"Interrupts":52`, `"Interrupts":0`, 1)), 1)
 	require.NoError(t, err)
 	require.ErrorContains(t, unused.spotless(tolerance{}), "not really used")
 	require.NoError(t, unused.spotless(tolerance{faulty: true}))
 	require.NoError(t, m.spotless(tolerance{movesData: true}))
 	for lost, ok := range map[string]bool{"2": true, "3": false} {
-		killed, err := parseState([]byte(strings.Replace(visited, `"EventsLost":0`, `"EventsLost":`+lost, 1)))
+		killed, err := parseStates([]byte(strings.Replace(visited, `"EventsLost":0`, `"EventsLost":`+lost, 1)), 1)
 		require.NoError(t, err)
 		require.Error(t, killed.spotless(tolerance{}))
 		require.Equal(t, ok, killed.spotless(tolerance{killsData: true}) == nil)
 	}
-	idle, err := parseState([]byte(strings.Replace(visited, `"Packets":12`, `"Packets":0`, 1)))
+	idle, err := parseStates([]byte(strings.Replace(visited, `"Packets":12`, `"Packets":0`, 1)), 1)
 	require.NoError(t, err)
 	require.ErrorContains(t, idle.spotless(tolerance{movesData: true}), "0 packets")
-	tagged, err := parseState([]byte(strings.Replace(visited, "InFlight", "in_flight", 1)))
+	tagged, err := parseStates([]byte(strings.Replace(visited, "InFlight", "in_flight", 1)), 1)
 	require.NoError(t, err)
 	require.NoError(t, tagged.spotless(tolerance{}))
 	for _, c := range []struct{ from, to, complaint string }{
@@ -58,7 +58,7 @@ func TestSpotless(t *testing.T) {
 		{`"Resets":2,`, ``, "not really used"},
 	} {
 		require.Equal(t, 1, strings.Count(visited, c.from), c.from)
-		bad, err := parseState([]byte(strings.Replace(visited, c.from, c.to, 1)))
+		bad, err := parseStates([]byte(strings.Replace(visited, c.from, c.to, 1)), 1)
 		require.NoError(t, err)
 		require.ErrorContains(t, bad.spotless(tolerance{}), c.complaint)
 	}
@@ -66,7 +66,7 @@ func TestSpotless(t *testing.T) {
 
 func TestParseStateRefuses(t *testing.T) {
 	for _, text := range []string{"", "{}", `{"answer":{"functions":[]}}`, `{"answer":{"functions":[{},{}]}}`} {
-		_, err := parseState([]byte(text))
+		_, err := parseStates([]byte(text), 1)
 		require.Error(t, err, text)
 	}
 }
