@@ -1,3 +1,5 @@
+//go:build hw
+
 package mlxvfio_test
 
 import (
