@@ -502,3 +502,46 @@ func TestRingStoodStill(t *testing.T) {
 		require.Zero(t, k.lost[capture.CauseOverwritten])
 	}
 }
+
+// TestRingNewMemory: what was read before the memory was zeroed says nothing about it.
+func TestRingNewMemory(t *testing.T) {
+	const blocks = 16
+	w := newWriter(blocks, 100)
+	k := newTaken(t, blocks, w.at)
+	r := newRing(w.mem, k)
+	w.write(blocks - 3)
+	r.drain(100)
+	require.EqualValues(t, w.n, k.next)
+	w.mem.Zero()
+	r.restart()
+	// The writer begins at the first place again, the numbers go on.
+	for range 2 * blocks {
+		b := blockAt(w.n, w.time)
+		put(w.mem, (w.n-(blocks-3))%blocks, &b)
+		w.times = append(w.times, w.time)
+		w.n, w.time = w.n+1, w.time+5
+		require.Equal(t, 1, r.drain(100))
+	}
+	require.Zero(t, k.open)
+	require.EqualValues(t, w.n, k.next)
+}
+
+// TestRingOpenAfterALap: a place that was passed without being closed lies among those
+// that are read after the device came around.
+func TestRingOpenAfterALap(t *testing.T) {
+	const blocks = 16
+	w := newWriter(blocks, 100)
+	k := newTaken(t, blocks, w.at)
+	r := newRing(w.mem, k)
+	w.write(3)
+	r.drain(100)
+	w.write(12)
+	put(w.mem, w.n%blocks, &[trace.BlockSize]byte{1, 2, 3})
+	w.n++
+	w.times = append(w.times, 0)
+	w.write(7)
+	r.drain(100)
+	require.EqualValues(t, w.n, k.next)
+	require.Equal(t, 1, k.open)
+	require.Positive(t, k.lost[capture.CauseOverwritten])
+}
