@@ -265,7 +265,7 @@ func (c *Capture) last(ctx context.Context, r *capture.Record) error {
 	if c.ended {
 		return io.EOF
 	}
-	<-c.done // gives the tracer back; it takes no longer than stopLimit twice
+	<-c.done // gives the tracer back; it takes no longer than stopLimit three times
 	if c.tail == nil {
 		c.tail = append(c.read.feed.rest(), &capture.Record{Kind: capture.KindEnd, End: c.end()})
 	}

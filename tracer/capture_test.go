@@ -225,6 +225,30 @@ func TestLost(t *testing.T) {
 	}
 }
 
+// TestLostUnnoticed: the tracer was taken just before the capture was to end, and
+// nobody had told. That it stopped as asked would not be true.
+func TestLostUnnoticed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c, err := Open(t.Context(), f.device(), Options{})
+		require.NoError(t, err)
+		f.write(20)
+		f.steal(true)
+		c.Stop()
+		rs, err := take(t, c, all)
+		require.ErrorIs(t, err, io.EOF)
+		got, lost := account(t, f.written, rs)
+		require.Equal(t, 20, got)
+		require.Zero(t, lost)
+		end := rs[len(rs)-1].End
+		require.Equal(t, capture.ReasonLost, end.Reason)
+		require.Contains(t, end.Text, "noticed by read-back")
+		require.ErrorIs(t, c.Err(), ErrLost)
+		require.NoError(t, c.Close(t.Context()))
+		require.Empty(t, f.opsOf("release"), "what is not ours is not given back")
+	})
+}
+
 func TestTakenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

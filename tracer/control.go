@@ -198,6 +198,12 @@ func (c *Capture) fail(err error) {
 	}
 }
 
+func (c *Capture) endedBy() capture.Reason {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reason
+}
+
 // reasonOf is what ended a capture.
 func reasonOf(err error) capture.Reason {
 	switch {
@@ -220,7 +226,14 @@ func (c *Capture) finish(err error) error {
 	if err == nil || !errors.Is(err, ErrLost) && reasonOf(err) != capture.ReasonDevice {
 		c.sample()
 	}
-	off := c.off(c.ctx)
+	off := c.stillOurs()
+	if off == nil {
+		off = c.off(c.ctx)
+	}
+	if errors.Is(off, ErrLost) { // before it was to end, and nobody had noticed
+		c.fail(off)
+		off = nil
+	}
 	c.read.request(requestDrain)
 	undone := errors.Join(off, c.owner.Release(c.ctx))
 	c.mu.Lock()
@@ -228,6 +241,21 @@ func (c *Capture) finish(err error) error {
 	c.mu.Unlock()
 	c.stop()
 	c.read.request(requestEnd)
+	return nil
+}
+
+// stillOurs looks once more, so that a capture that lost the tracer unnoticed does not
+// say that it stopped as asked, and nothing is written to somebody else's tracer. Only
+// a loss is an error; what else is wrong, switching off will tell.
+func (c *Capture) stillOurs() error {
+	if c.owner.State() != OwnerHeld || c.endedBy() == capture.ReasonDevice {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), stopLimit)
+	defer cancel()
+	if _, err := c.owner.Check(ctx, "read-back"); errors.Is(err, ErrLost) {
+		return err
+	}
 	return nil
 }
 

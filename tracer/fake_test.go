@@ -79,6 +79,14 @@ func (f *fake) AccessRegister(ctx context.Context, mode prm.AccessRegOpMod, id p
 		switch id {
 		case prm.RegMtrcCap:
 			op = map[bool]string{true: "acquire", false: "release"}[prm.AsMtrcCap(in).TraceOwner()]
+			for i, b := range in {
+				if i == 0 {
+					b &= 0x7f
+				}
+				if b != 0 {
+					return fmt.Errorf("MTRC_CAP is written with more than trace_owner: %x", in)
+				}
+			}
 		case prm.RegMtrcConf:
 			op = "configure"
 		case prm.RegMtrcCtrl:

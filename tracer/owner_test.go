@@ -173,3 +173,22 @@ func TestOwnerHold(t *testing.T) {
 		require.Equal(t, time.Second, time.Since(begin))
 	})
 }
+
+// TestOwnerNotTakenUp: it was ours, from an earlier run, and went to a tool before we
+// asked; what we get when the tool is done is not what that run left.
+func TestOwnerNotTakenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.owner, f.freeFrom = true, 2
+		f.on = func(op string) error {
+			if op == "acquire" && f.asks == 0 {
+				f.owner, f.tool = false, true
+			}
+			return nil
+		}
+		o := NewOwner(f, OwnerOptions{Wait: time.Second})
+		require.NoError(t, o.Acquire(t.Context()))
+		require.False(t, o.TakenUp())
+		require.NoError(t, o.Release(t.Context()))
+	})
+}

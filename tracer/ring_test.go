@@ -293,6 +293,20 @@ func TestFeederGap(t *testing.T) {
 	require.Equal(t, blockAt(11, 60), rs[5].Data)
 }
 
+// TestFeederOthers: clocks and notes that nobody takes are bounded, string databases
+// are never dropped.
+func TestFeederOthers(t *testing.T) {
+	f := &feeder{q: newQueue(4)}
+	for range 2 * maxOthers {
+		f.add(&capture.Record{Kind: capture.KindClock})
+	}
+	f.add(&capture.Record{Kind: capture.KindStrings})
+	f.add(&capture.Record{Kind: capture.KindNote})
+	l := f.rest()
+	require.Len(t, l, maxOthers+1)
+	require.Equal(t, capture.KindStrings, l[maxOthers].Kind)
+}
+
 // TestRingHalfWritten: half a block lies over an old one, whose closing time is still
 // there. Neither is handed out.
 func TestRingHalfWritten(t *testing.T) {

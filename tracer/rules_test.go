@@ -81,6 +81,14 @@ func TestRules(t *testing.T) {
 	m.SetLogPageSize(20)
 	m.SetTranslationsOctwordSize(1)
 	require.NoError(t, CheckBuffer(iova, size, key, &m, 6))
+	// A buffer of two pages that begins inside of one reaches three.
+	m.SetLogPageSize(17)
+	m.SetStartAddr(iova + 4096)
+	var be *BufferError
+	require.ErrorAs(t, CheckBuffer(iova+4096, size, key, &m, 6), &be)
+	require.True(t, be.Violates(RuleTable))
+	m.SetTranslationsOctwordSize(2)
+	require.NoError(t, CheckBuffer(iova+4096, size, key, &m, 6))
 }
 
 func TestLogSize(t *testing.T) {

@@ -35,6 +35,9 @@ func readStringsOf(t *testing.T, f *fake, o StringsOptions) (sections [][]byte, 
 
 func TestStringsInChunks(t *testing.T) {
 	f := newFake()
+	f.setSections(randomBytes(64*13, 1), nil, randomBytes(64, 2), randomBytes(64*2000, 3))
+	got, _ := readStringsOf(t, f, StringsOptions{Chunk: 704})
+	require.Equal(t, f.sections[3], got[3], "beyond 2^16 bytes")
 	f.setSections(randomBytes(64*13, 1), nil, randomBytes(64, 2), randomBytes(64*100, 3))
 	for chunk, commands := range map[int]int{0: 4 + 1 + 25, 64: 13 + 1 + 100, 704: 2 + 1 + 10, 32 << 10: 3} {
 		var last, total uint64
