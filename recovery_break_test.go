@@ -3,6 +3,7 @@ package mlxvfio_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,6 +45,9 @@ func TestFailedRecoveryIsNoReset(t *testing.T) {
 				rep, _ := r.Recover(t.Context(), tt.o)
 				time.Sleep(5 * time.Second)
 				require.Equal(t, tt.want, m.Verdict().Condition, "%+v", m.Verdict())
+				if !rep.Touched() {
+					require.NotContains(t, m.Verdict().Explanation, "stale", "it was seen to appear, and nothing was done since")
+				}
 				if err := r.Close(t.Context()); err != nil {
 					require.False(t, rep.Touched(), err)
 					require.ErrorContains(t, err, "the function was reset and the memory is free")
@@ -131,14 +135,14 @@ func TestTwoThatSawTheSame(t *testing.T) {
 			v := m.Verdict()
 			require.Equal(t, health.FatalRFR, v.Condition)
 			first, busy := make(chan struct{}), make(chan struct{})
+			var once sync.Once
 			got := make(chan health.RecoveryReport)
 			go func() {
 				rep, err := r.Recover(t.Context(), health.RecoverOptions{MaxLevel: health.RungFLR, Verdict: v, OnStep: func(health.Rung, health.RecoveryStep) {
-					if first != nil {
+					once.Do(func() {
 						close(first)
-						first = nil
 						<-busy
-					}
+					})
 				}})
 				assert.NoError(t, err)
 				got <- rep

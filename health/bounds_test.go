@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/mlxvfio/mlxvfio/internal/prm"
 )
 
 // TestOptionBounds: what cannot be is refused before anything starts.
@@ -90,4 +92,91 @@ func TestCancelledLook(t *testing.T) {
 		require.False(t, rep.Touched())
 		require.Empty(t, h.log)
 	})
+}
+
+// TestVirtualNeverResets: the ladder of a virtual function never asks for a reset of
+// the chip, whatever the device would offer.
+func TestVirtualNeverResets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newFakeHW(t)
+		time.Sleep(time.Second)
+		h.sickWith(FatalRFR, RungCold)
+		h.mfrl = &fakeMFRL{levels: 8, types: 1, method: 1, answer: prm.MFRLResetInProgress}
+		x := h.target(t)
+		x.Virtual, x.HotReset, x.HotResetInfo = true, nil, nil
+		x.LinkToggle = func(context.Context) error { h.done("toggle"); return nil }
+		rep, err := Recover(t.Context(), x, RecoverOptions{MaxLevel: RungCold, Consent: agree})
+		require.ErrorIs(t, err, ErrNotRecovered)
+		require.Equal(t, []string{"park", "flr"}, h.log)
+		require.False(t, h.mfrl.started)
+		require.Equal(t, map[string]RungOutcome{
+			"reopen": OutcomeUseless, "sw-reset": OutcomeNotSupported, "flr": OutcomeFailed, "hot-reset": OutcomeNotSupported, "mfrl": OutcomeNotSupported,
+		}, outcomes(rep))
+		require.Contains(t, rep.Rungs[1].Reason, "virtual functions")
+		require.Contains(t, rep.Rungs[4].Reason, "virtual functions")
+	})
+}
+
+// TestMFRLChangesItsMind: firmware that wants the link reset in another way than it
+// said before is not given one that it does not want.
+func TestMFRLChangesItsMind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newFakeHW(t)
+		time.Sleep(time.Second)
+		h.sickWith(FatalRFR, RungMFRL)
+		h.mfrl = &fakeMFRL{levels: 8, types: 1, method: 1, answer: prm.MFRLResetInProgress}
+		x := h.target(t)
+		hot := x.HotReset
+		x.HotReset = func() error { // of the rung before
+			h.mfrl.state = prm.MFRLResetIdle
+			return hot()
+		}
+		x.Registers = func(context.Context) (RegisterAccess, error) { return changingMFRL{h.mfrl}, nil }
+		_, err := Recover(t.Context(), x, RecoverOptions{MaxLevel: RungMFRL, Consent: agree})
+		require.ErrorContains(t, err, "now wants the link reset by method 0")
+		require.Equal(t, []string{"park", "sw-reset", "flr", "hot-reset"}, h.log, "no second reset of the slot")
+	})
+}
+
+// changingMFRL asks for a link toggle once it was acknowledged.
+type changingMFRL struct{ *fakeMFRL }
+
+func (m changingMFRL) WriteRegister(ctx context.Context, id prm.RegisterID, img []byte) error {
+	err := m.fakeMFRL.WriteRegister(ctx, id, img)
+	if m.acks > 0 {
+		m.method = 0
+	}
+	return err
+}
+
+// TestStillAsksForAReset: a function that was opened again without a reset, and
+// whose firmware goes on asking for one, is not well.
+func TestStillAsksForAReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newFakeHW(t)
+		time.Sleep(time.Second)
+		h.set(func() { h.buffer[0x38], h.buffer[0x3d] = 0x80, 0x08 })
+		h.heal = RungCold
+		rep, err := Recover(t.Context(), h.target(t), RecoverOptions{MaxLevel: RungReopen, Verdict: Verdict{Condition: SyndromeNonFatal}})
+		require.ErrorIs(t, err, ErrFatal)
+		require.Equal(t, OutcomeFailed, rep.Rungs[0].Outcome)
+		require.Contains(t, rep.Rungs[0].Reason, "still asks for a reset")
+	})
+}
+
+// TestGatewayWithoutItsSpace: a control register that shows another space than the
+// one selected, and a next address that is none, are not read on with.
+func TestGatewayWithoutItsSpace(t *testing.T) {
+	f := newFakeVSC()
+	v := openFake(t, f)
+	f.spaces[3] = &fakeSpace{}
+	f.wrongSpace = true
+	_, err := v.Read(t.Context(), SpaceCR, 0)
+	require.ErrorIs(t, err, ErrGatewayLost)
+	f.wrongSpace = false
+	f.spaces[7].holes[8] = 22
+	_, err = v.ReadBlock(t.Context(), SpaceScanCR, 0, make([]uint32, 16))
+	require.ErrorIs(t, err, ErrGatewayRefused)
+	require.ErrorContains(t, err, "0x16")
+	require.Zero(t, f.sem)
 }

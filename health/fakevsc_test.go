@@ -29,9 +29,13 @@ type fakeVSC struct {
 	reads, writes int
 	// failAt makes the n-th access from now fail.
 	failAt int
-	freed  int // writes of 0 to the semaphore
-	tried  int // writes to the software-reset semaphore while it is held
-	onRead func(reg int)
+	// arrives: a write that fails has been done all the same.
+	arrives bool
+	// wrongSpace: the control register shows another space than was written.
+	wrongSpace bool
+	freed      int // writes of 0 to the semaphore
+	tried      int // writes to the software-reset semaphore while it is held
+	onRead     func(reg int)
 }
 
 type fakeSpace struct {
@@ -108,6 +112,9 @@ func (f *fakeVSC) ReadConfig(off int, p []byte) error {
 		if f.syndrome {
 			x |= 5 << 24
 		}
+		if f.wrongSpace {
+			x ^= 1
+		}
 	case vscCounter:
 		f.ticket++
 		x = f.ticket
@@ -129,7 +136,8 @@ func (f *fakeVSC) WriteConfig(off int, p []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.writes++
-	if err := f.tick(); err != nil {
+	err := f.tick()
+	if err != nil && !f.arrives {
 		return err
 	}
 	x := binary.LittleEndian.Uint32(p)
@@ -150,7 +158,7 @@ func (f *fakeVSC) WriteConfig(off int, p []byte) error {
 	default:
 		return errors.New("write to an unexpected place")
 	}
-	return nil
+	return err
 }
 
 func (f *fakeVSC) access(x uint32) {

@@ -1,6 +1,7 @@
 package blackbox
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -128,4 +129,31 @@ func TestJSONOfBrokenJSON(t *testing.T) {
 	out, err := json.Marshal(b)
 	require.NoError(t, err)
 	require.True(t, json.Valid(out))
+}
+
+// TestForgedRecords: a record that stands in a place that is not its own, or says
+// that it is longer than its place, is damage though its checksum holds.
+func TestForgedRecords(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r")
+	r, err := NewRecorder(path, RecorderOptions{ImageBytes: 4096, Records: 4, RecordBytes: 8})
+	require.NoError(t, err)
+	require.NoError(t, r.Append([]byte("first")))
+	require.NoError(t, r.Close())
+	p, err := os.ReadFile(path)
+	require.NoError(t, err)
+	const ring, size = 4096 + 2*4096, recordHeaderSize + 8
+	for _, forge := range []func(f []byte){
+		func(f []byte) { binary.BigEndian.PutUint64(f, 7) },
+		func(f []byte) { binary.BigEndian.PutUint32(f[8:], 9) },
+		func(f []byte) { binary.BigEndian.PutUint32(f[8:], 1<<31) },
+	} {
+		q := append([]byte(nil), p...)
+		f := q[ring : ring+size]
+		forge(f)
+		binary.BigEndian.PutUint32(f[12:], recordSum(f))
+		b, err := Parse(q)
+		require.NoError(t, err)
+		require.Empty(t, b.Samples)
+		require.NotEmpty(t, b.Damage)
+	}
 }
