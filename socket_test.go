@@ -50,13 +50,14 @@ func TestDriverOverSocket(t *testing.T) {
 	}
 }
 
-// TestRecoverOverSocket: the ladder through a socket: a software reset, a
+// TestRecoverOverSocket: the ladder through a socket: opened again after another
+// function's reset and after an error that asks for none, a software reset, a
 // function-level reset, and a reset of the slot, which vfio-user does not have.
 func TestRecoverOverSocket(t *testing.T) {
 	for _, tt := range []struct {
-		arg string
-		by  health.Rung
-	}{{"now", health.RungSWReset}, {"now+heal=flr", health.RungFLR}, {"now+heal=hot-reset", health.RungNone}} {
+		fault, arg string
+		by         health.Rung
+	}{{"nic-disabled", "now", health.RungReopen}, {"syndrome", "HIGH_TEMP_ERR", health.RungReopen}, {"fatal", "now", health.RungSWReset}, {"fatal", "now+heal=flr", health.RungFLR}, {"fatal", "now+heal=hot-reset", health.RungNone}} {
 		c := chip(t, "sim:cx5")
 		path := serve(t, c)
 		tr, err := vfiouser.Dial(context.Background(), path, vfiouser.Options{})
@@ -66,7 +67,7 @@ func TestRecoverOverSocket(t *testing.T) {
 		require.NoError(t, err)
 		_, err = r.Open(t.Context())
 		require.NoError(t, err)
-		require.NoError(t, c.SetFault("fatal", tt.arg))
+		require.NoError(t, c.SetFault(tt.fault, tt.arg))
 		limits := map[health.Rung]time.Duration{health.RungSWReset: time.Second, health.RungFLR: time.Second}
 		delete(limits, tt.by) // only those that fail may be hurried
 		rep, err := r.Recover(t.Context(), health.RecoverOptions{MaxLevel: health.RungHotReset, Consent: agree, Limits: limits})
