@@ -308,6 +308,10 @@ func TestHealthMetrics(t *testing.T) {
 	url := regexp.MustCompile(`"metrics":"(http://[^"]+)"`).FindStringSubmatch(out)[1]
 	require.Regexp(t, `^http://127\.0\.0\.1:\d+/metrics$`, url)
 	m := scrape(t, url)
+	// The prober reads the environment beside the monitor: it may come later.
+	for end := time.Now().Add(5 * time.Second); m["mlxvfio_temperature_celsius"] == nil && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		m = scrape(t, url)
+	}
 	value := func(name string) float64 {
 		f := m[name]
 		require.NotNil(t, f, name)
