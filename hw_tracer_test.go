@@ -106,11 +106,11 @@ func TestHardwareTracer(t *testing.T) {
 	}
 }
 
-// TestHardwareTracerContended does not hold the tracer alone: another function's driver
+// TestContendedTracer does not hold the tracer alone: another function's driver
 // has it, lets go, and wants it back. Whoever plays the other driver waits for the lines
 // that this test prints and tells it to go on by making files in the folder
 // MLXVFIO_TEST_STEPS.
-func TestHardwareTracerContended(t *testing.T) {
+func TestContendedTracer(t *testing.T) {
 	steps := os.Getenv("MLXVFIO_TEST_STEPS")
 	if steps == "" {
 		t.Skip("MLXVFIO_TEST_STEPS names no folder: nobody plays the other driver")

@@ -68,7 +68,7 @@ func tracer(b *bench) {
 		return
 	}
 	p, err := launch([]string{"MLXVFIO_TEST_BDF=" + ours, "MLXVFIO_TEST_STEPS=" + steps}, "/bin/driver.test", "-test.v",
-		"-test.run=^TestHardwareTracerContended$", "-test.timeout=100s")
+		"-test.run=^TestContendedTracer$", "-test.timeout=100s")
 	if !b.check("start", err == nil, "%v", errText(err)) {
 		return
 	}
@@ -113,7 +113,7 @@ func tracer(b *bench) {
 	done = true
 	out := p.wait(tracerLimit)
 	b.keep("contended", out.transcript())
-	b.check("ours", out.ok() && strings.Contains(out.stdout, "STEP busy again") && strings.Contains(out.stdout, "--- PASS: TestHardwareTracerContended"), "%v", out)
+	b.check("ours", out.ok() && strings.Contains(out.stdout, "STEP busy again") && strings.Contains(out.stdout, "--- PASS: TestContendedTracer"), "%v", out)
 	b.released("released", ours)
 }
 
