@@ -30,7 +30,7 @@ lint: $(LINT)                ## format, vet, golangci-lint with the import rules
 $(LINT):
 	GOBIN=$(CACHE)/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VER)
 
-generate:                    ## layouts from their tables, man page of the flags
+generate:                    ## layouts from their tables
 	$(GO) generate ./...
 
 fuzz:                        ## every fuzz target for FUZZTIME each; minimizing must not eat the time
