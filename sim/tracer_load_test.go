@@ -130,7 +130,7 @@ func TestTracerConcurrent(t *testing.T) {
 	r.start()
 	_, err := r.chip.EmitTrace(1, TracePlain)
 	require.NoError(t, err)
-	require.Len(t, r.drain(), 1)
+	require.NotEmpty(t, r.drain()) // two on a slow machine, where time closes the first
 	const messages = 60_000
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
