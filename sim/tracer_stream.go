@@ -82,7 +82,11 @@ func (t *tracer) settle(at uint64) uint64 {
 func (t *tracer) message(id uint8, pointer uint32, words []uint32, at uint64, about *logged) {
 	s := &t.stream
 	at = max(at, s.last+1)
-	if !t.awkward() && s.used+1+len(words) > traceEvents-1 {
+	need := 1 + len(words)
+	if s.pending && at >= t.limit() {
+		need++ // the timestamp that is due goes before it
+	}
+	if !t.awkward() && s.used+need > traceEvents-1 {
 		t.close(at)
 	}
 	at = t.settle(at)

@@ -109,6 +109,43 @@ func TestTracerDates(t *testing.T) {
 	}
 }
 
+// TestTracerOneBlock: a message lies in one block whatever its length and spacing, but
+// for the awkward device.
+func TestTracerOneBlock(t *testing.T) {
+	for _, awkward := range []bool{false, true} {
+		o := Options{}
+		if awkward {
+			o.Faults = []FaultSpec{{"trace-awkward", ""}}
+		}
+		r := newTracing(t, o, 8)
+		x := &r.chip.tracer
+		rng := rand.New(rand.NewPCG(5, 6))
+		at := x.ticks() + 1
+		for range 4000 {
+			at = max(at+uint64(rng.IntN(300)), x.stream.last+1)
+			x.message(traceFirst, x.strings.pointers[msgLoad], make([]uint32, rng.IntN(traceWords+1)), at, &logged{})
+		}
+		x.close(at)
+		across := 0
+		for _, b := range r.drain() {
+			for _, w := range b {
+				if w>>48&0xff == traceStamp {
+					continue
+				}
+				if w>>32&7 != 0 {
+					across++
+				}
+				break
+			}
+		}
+		if awkward {
+			require.Positive(t, across)
+		} else {
+			require.Zero(t, across, "blocks that begin with a parameter")
+		}
+	}
+}
+
 // TestTracerArm: one event for what was written since the last one.
 func TestTracerArm(t *testing.T) {
 	r := newTracing(t, Options{}, 4)

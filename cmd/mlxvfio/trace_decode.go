@@ -83,6 +83,7 @@ func (a *app) decodeBlocks(ctx context.Context, in *traceInput, count bool) erro
 		return nil
 	}
 	e, err := in.play(ctx, each, emit)
+	a.warn(in)
 	begin()
 	if in.ring != nil && !a.json {
 		e.Stopped = "" // lines of a ring are messages and nothing else; the error says it

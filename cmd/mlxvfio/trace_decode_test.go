@@ -33,6 +33,27 @@ func objectsOf(t *testing.T, text string) (l []map[string]any) {
 	return l
 }
 
+// TestTraceReservedVersion: trc_ver 2 and 3 are described nowhere, and every verb that
+// reads such a trace says so beside its result.
+func TestTraceReservedVersion(t *testing.T) {
+	ring, path := traceRing(t)
+	args := []string{"--ring", ring, "--stringdb", path}
+	require.Empty(t, cli(t, append([]string{"trace", "decode"}, args...)...).err)
+	db, err := trace.ReadDB(path)
+	require.NoError(t, err)
+	db.Geometry.TrcVer = 3
+	require.NoError(t, db.Write(path))
+	for _, verb := range [][]string{
+		{"decode"}, {"decode", "--json"}, {"decode", "--count"}, {"stat"},
+		{"export", "--format", "csv", "-o", "-"}, {"report", "--html", "-"},
+	} {
+		o := cli(t, append(append([]string{"trace"}, verb...), args...)...)
+		require.Equal(t, exitOK, o.code, verb)
+		require.Equal(t, 1, strings.Count(o.err, "# warning: "), "%v: %s", verb, o.err)
+		require.Contains(t, o.err, "trc_ver 3 is not described anywhere")
+	}
+}
+
 // TestTraceDecodeRing decodes a ring image as text and as JSON.
 func TestTraceDecodeRing(t *testing.T) {
 	ring, db := traceRing(t)

@@ -44,6 +44,7 @@ func (a *app) traceDiff(ctx context.Context, f *traceFlags, args []string, again
 			return err
 		}
 		s, meta, e, err := in.survey(ctx)
+		a.warn(in)
 		if !usable(ctx, e, err) {
 			return err
 		}

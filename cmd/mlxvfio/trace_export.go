@@ -54,6 +54,7 @@ func (a *app) traceExport(ctx context.Context, f *traceFlags, args []string, for
 	}
 	// The clock samples up to the end are needed for the first message already.
 	s, meta, e, err := in.survey(ctx)
+	a.warn(in)
 	if !usable(ctx, e, err) {
 		return err
 	}

@@ -32,7 +32,8 @@ type traceInput struct {
 	db    *trace.DB
 	lines []trace.FtraceLine
 	stats trace.FtraceStats
-	rerr  error // why pasted output was not read to its end
+	rerr  error    // why pasted output was not read to its end
+	notes []string // what makes the result less certain, found while it was played
 	msgs  []*trace.Message
 }
 
@@ -241,11 +242,28 @@ func (in *traceInput) play(ctx context.Context, each func(*capture.Record) error
 	return &e, err
 }
 
+// note keeps the warnings about a geometry, each once.
+func (in *traceInput) note(g trace.Geometry) {
+	for _, w := range g.Warnings() {
+		if !slices.Contains(in.notes, w) {
+			in.notes = append(in.notes, w)
+		}
+	}
+}
+
+// warn prints the warnings.
+func (a *app) warn(in *traceInput) {
+	for _, w := range in.notes {
+		fmt.Fprintf(a.err, "# warning: %s: %s\n", in.name, w)
+	}
+}
+
 func (in *traceInput) playRing(ctx context.Context, each func(*capture.Record) error, emit func(*trace.Message)) (trace.Counters, error) {
 	d, err := trace.NewDecoder(in.db.Geometry, in.db.Strings())
 	if err != nil {
 		return trace.Counters{}, err
 	}
+	in.note(in.db.Geometry)
 	start, n := in.flags.startBlock, in.ring.Blocks()
 	if start < 0 {
 		start = in.ring.Oldest()
@@ -295,6 +313,9 @@ func (in *traceInput) playCapture(ctx context.Context, e *export.End, each func(
 			}
 			damaged.places++
 			damaged.bytes += r.Damage.To - r.Damage.From
+		}
+		if r.Kind == capture.KindStrings {
+			in.note(r.DB.Geometry)
 		}
 		if *failed != nil {
 			return *failed

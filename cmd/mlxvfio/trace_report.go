@@ -43,6 +43,7 @@ func (a *app) traceReport(ctx context.Context, f *traceFlags, args []string, out
 		return err
 	}
 	s, meta, e, err := in.survey(ctx)
+	a.warn(in)
 	if !usable(ctx, e, err) {
 		return err
 	}

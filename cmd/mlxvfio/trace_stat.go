@@ -63,6 +63,7 @@ func (a *app) traceStat(ctx context.Context, f *traceFlags, args []string, top i
 		return err
 	}
 	r, err := in.analyse(ctx)
+	a.warn(in)
 	if r == nil {
 		return err
 	}
