@@ -807,3 +807,20 @@ func TestSalvageForgetsHalfADatabase(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 	require.Equal(t, []capture.Kind{capture.KindMeta, capture.KindDamage, capture.KindStrings, capture.KindBlock, capture.KindEnd}, got)
 }
+
+// TestTextsOfAFile: what a file says about itself is shown, and does nothing else.
+func TestTextsOfAFile(t *testing.T) {
+	var out bytes.Buffer
+	w, err := capture.NewWriter(&out, &capture.Meta{Device: "\x1b[31mevil\n# gap", Firmware: "1\u009b2J", PSID: "\u202e", Tool: "zum Prüfen C:\\x"})
+	require.NoError(t, err)
+	require.NoError(t, w.Write(&capture.Record{Kind: capture.KindNote, Note: capture.Note{Text: "a\rb\xffc\ufffd"}}))
+	require.NoError(t, w.Close(&capture.End{Text: "\x00 why"}))
+	rd := capture.NewReader(&out, capture.ReaderOptions{})
+	var r capture.Record
+	require.NoError(t, rd.Next(t.Context(), &r))
+	require.Equal(t, capture.Meta{Device: `\x1b[31mevil\x0a# gap`, Firmware: `1\xc2\x9b2J`, PSID: `\xe2\x80\xae`, Tool: `zum Prüfen C:\x`}, *r.Meta)
+	require.NoError(t, rd.Next(t.Context(), &r))
+	require.Equal(t, "a\\x0db\\xffc\ufffd", r.Note.Text)
+	require.NoError(t, rd.Next(t.Context(), &r))
+	require.Equal(t, `\x00 why`, r.End.Text)
+}

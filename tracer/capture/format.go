@@ -7,7 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/mlxvfio/mlxvfio/tracer/trace"
 )
@@ -145,10 +148,10 @@ func parse(r *Record, kind Kind, p []byte) error {
 			RealSeconds: be.Uint32(p[52:]), RealNanoseconds: be.Uint32(p[56:]),
 		}
 	case KindNote:
-		r.Note = Note{Time: unix(be.Uint64(p)), Text: string(p[notePayload:])}
+		r.Note = Note{Time: unix(be.Uint64(p)), Text: printable(string(p[notePayload:]))}
 	case KindEnd:
 		r.End = End{
-			Time: unix(be.Uint64(p)), Reason: Reason(p[8]), Text: string(p[endPayload:]),
+			Time: unix(be.Uint64(p)), Reason: Reason(p[8]), Text: printable(string(p[endPayload:])),
 			Blocks: be.Uint64(p[16:]), Gaps: be.Uint64(p[24:]), Lost: be.Uint64(p[32:]),
 		}
 	}
@@ -162,7 +165,27 @@ func parseMeta(p []byte) (*Meta, error) {
 	if err := json.Unmarshal(p, m); err != nil {
 		return nil, fmt.Errorf("the meta record is no JSON object of this format: %w", err)
 	}
+	for _, s := range []*string{&m.Device, &m.PCIID, &m.Firmware, &m.PSID, &m.Tool} {
+		*s = printable(*s)
+	}
 	return m, nil
+}
+
+// printable escapes what a file says that could do something to a terminal or look like
+// another line. Files come from anywhere; what is written honestly stays as it is.
+func printable(s string) string {
+	var b []byte
+	for i, r := range s {
+		if unicode.IsPrint(r) && (r != utf8.RuneError || strings.HasPrefix(s[i:], string(utf8.RuneError))) {
+			b = utf8.AppendRune(b, r)
+			continue
+		}
+		_, n := utf8.DecodeRuneInString(s[i:])
+		for _, c := range []byte(s[i : i+n]) {
+			b = fmt.Appendf(b, `\x%02x`, c)
+		}
+	}
+	return string(b)
 }
 
 // dbParts puts a string database together from its records.

@@ -77,7 +77,7 @@ const ftraceMaxLine = 1 << 20
 
 var (
 	ftraceTag  = regexp.MustCompile(`(?:^|\s)(?:mlx5_fw|fw_tracer): `)
-	ftraceBody = regexp.MustCompile(`^(?:(\S+) )?\[0x([0-9a-fA-F]{1,16})\] ([01]) \[0x([0-9a-fA-F]{1,2})\](?: (.*))?$`)
+	ftraceBody = regexp.MustCompile(`^(?:([!-~]+) )?\[0x([0-9a-fA-F]{1,16})\] ([01]) \[0x([0-9a-fA-F]{1,2})\](?: (.*))?$`)
 	ftraceHost = regexp.MustCompile(`(?:^|\s)(\d{1,9})\.(\d{1,9}):\s*$`)
 )
 

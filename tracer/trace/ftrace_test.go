@@ -176,3 +176,11 @@ func FuzzFtrace(f *testing.F) {
 		}
 	})
 }
+
+// TestFtraceDeviceIsPlain: a name that could do something to a terminal is none.
+func TestFtraceDeviceIsPlain(t *testing.T) {
+	lines, st, err := ReadFtrace(strings.NewReader("w-1 [003] 1.5: mlx5_fw: \x1b[31md [0x170] 0 [0x1] text\n\x1bd [0x171] 0 [0x1] text\n0000:3b:00.0 [0x172] 0 [0x1] text\n"))
+	if err != nil || len(lines) != 1 || lines[0].Device != "0000:3b:00.0" || st.Malformed != 1 || st.Other != 1 {
+		t.Fatalf("%v %+v %+v", err, lines, st)
+	}
+}
