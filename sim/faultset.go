@@ -192,6 +192,14 @@ func (f *function) allOnes() bool {
 		return true
 	case x == nil || x.healed:
 		return false
+	}
+	return x.out(f)
+}
+
+// out tells whether the n-th access of an all-ones fault has come, or its time.
+// A reset before that heals nothing.
+func (x *fault) out(f *function) bool {
+	switch {
 	case x.hasN:
 		return f.accesses >= x.from+uint64(x.n)
 	case x.delay > 0:

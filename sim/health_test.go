@@ -321,6 +321,24 @@ func TestReach(t *testing.T) {
 	require.EqualValues(t, 0xffffffff, r.read(0))
 	r.hotReset()
 	r.life()
+	// A reset before they have come heals nothing.
+	for arg, strike := range map[string]func(){
+		"1s+heal=flr": func() { r.chip.Advance(time.Second) },
+		"200+heal=flr": func() {
+			for range 200 {
+				r.read(0)
+			}
+		},
+	} {
+		require.NoError(t, r.chip.ClearFault("all-ones"))
+		r.fault("all-ones", arg)
+		require.NoError(t, r.dev.Reset())
+		r.life()
+		strike()
+		require.EqualValues(t, 0xffffffff, r.read(0), arg)
+		require.NoError(t, r.dev.Reset())
+		r.life()
+	}
 }
 
 // TestTwoFunctionsHealth: firmware serves all functions, so each sees what

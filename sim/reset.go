@@ -47,7 +47,7 @@ func (c *Chip) heal(reach rung, at time.Time) (healed bool) {
 		c.leaveStale(i)
 	}
 	for _, x := range c.faults.list {
-		if x.kind.Name == "all-ones" && x.ill.heal != 0 && x.ill.heal <= reach {
+		if x.kind.Name == "all-ones" && x.ill.heal != 0 && x.ill.heal <= reach && slices.ContainsFunc(c.funcs, x.out) {
 			x.healed = true
 		}
 	}
