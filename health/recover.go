@@ -208,7 +208,10 @@ func (r *recovery) climb(info RungInfo) bool {
 	ctx, cancel := context.WithTimeoutCause(r.ctx, limit, &rungTimeError{info.Rung, limit})
 	defer cancel()
 	c := &climber{recovery: r, rung: info.Rung, ctx: ctx, rep: RungReport{Rung: info.Rung}}
-	err := rungs[info.Rung].precheck(c)
+	err := c.surroundings()
+	if err == nil {
+		err = rungs[info.Rung].precheck(c)
+	}
 	if err == nil && info.Rung > r.o.MaxLevel {
 		err = notAllowed("above the highest level allowed (%v)", r.o.MaxLevel)
 	}
@@ -277,6 +280,9 @@ func (c *climber) park() error {
 
 // end sums up a ladder that did not help.
 func (r *recovery) end() (remedy string, err error) {
+	if r.surroundings() != nil {
+		return r.cond.Info().Remedy, fmt.Errorf("%w: no reset helps against %s", ErrNotRecovered, r.cond)
+	}
 	if r.crr() {
 		r.rep.ColdReset, r.rep.Next = true, RungCold
 		return "firmware asks for it (crr): power the host off and on", ErrColdReset

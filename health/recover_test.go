@@ -444,3 +444,24 @@ func TestAliveNeedsTwoCounts(t *testing.T) {
 		require.NotEmpty(t, note)
 	})
 }
+
+// TestRecoverSurroundings: what is outside the function no rung changes, and none
+// is climbed; the remedy is that of the condition, and no cold reset.
+func TestRecoverSurroundings(t *testing.T) {
+	for _, cond := range []Condition{HighTemperature, InsufficientPower, PCIeErrors} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newFakeHW(t)
+			time.Sleep(time.Second)
+			rep, err := Recover(t.Context(), h.target(t), RecoverOptions{MaxLevel: RungCold, Consent: agree, Verdict: Verdict{Condition: cond, State: Degraded}})
+			require.ErrorIs(t, err, ErrNotRecovered)
+			require.NotErrorIs(t, err, ErrColdReset)
+			require.ErrorContains(t, err, cond.Info().Remedy)
+			u := OutcomeUseless
+			require.Equal(t, map[string]RungOutcome{"reopen": u, "sw-reset": u, "flr": u, "hot-reset": u, "mfrl": u}, outcomes(rep))
+			require.Empty(t, h.log, "nothing was touched")
+			require.False(t, rep.Recovered || rep.ColdReset || rep.Touched())
+			require.Equal(t, RungNone, rep.Next)
+			require.Equal(t, cond, rep.Condition)
+		})
+	}
+}

@@ -16,6 +16,16 @@ func (c *climber) cold() error {
 	return nil
 }
 
+// surroundings answers why no rung helps where it is not the function that is ill:
+// to open it again would only take it from its user for a while.
+func (r *recovery) surroundings() error {
+	switch r.cond {
+	case HighTemperature, InsufficientPower, PCIeErrors:
+		return useless("the cause is outside the function: %s", r.cond.Info().Remedy)
+	}
+	return nil
+}
+
 // crr tells whether firmware asks for a cold reset. A condition without a syndrome
 // means that a monitor found what the buffer shows to be of an earlier run.
 func (r *recovery) crr() bool {

@@ -98,6 +98,9 @@ DEV names a function:
   sysfs:BDF               BAR0 read-only through sysfs, whatever driver owns it (info, health)
   sim[:PROFILE][,WORD…]   the embedded model; mlxvfio serve --list shows profiles and words
 
+No hardware is needed for a first look: mlxvfio selftest, mlxvfio info sim:cx7, mlxvfio litmus sim.
+On a real adapter begin with mlxvfio doctor. docs/cli.md describes every verb.
+
 Exit codes: 0 done, 1 the operation or device failed, 2 usage, 3 not found, no permission,
 busy or no IOMMU, 4 not supported by this device, 130 interrupted.`,
 		SilenceErrors:     true,

@@ -208,7 +208,7 @@ func (r *recoverResult) text(w io.Writer) {
 		table(w, rows)
 		switch {
 		case x.Recovered:
-			fmt.Fprintf(w, "recovered by %v in %v\n", x.By, x.Took.Round(time.Millisecond))
+			fmt.Fprintf(w, "recovered by %v in %v%s\n", x.By, x.Took.Round(time.Millisecond), ifText(r.After.State != health.Healthy, ", but not well"))
 		case x.ColdReset:
 			fmt.Fprintln(w, "not recovered: a cold reset is needed")
 		default:
