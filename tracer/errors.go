@@ -41,11 +41,15 @@ type BusyError struct {
 }
 
 func (e *BusyError) Error() string {
-	s := fmt.Sprintf("acquire the firmware tracer: %v (asked %d times in %v)", ErrBusy, e.Tries, e.Waited.Round(time.Millisecond))
+	asked := "once"
+	if e.Tries != 1 {
+		asked = fmt.Sprintf("%d times", e.Tries)
+	}
+	s := fmt.Sprintf("acquire the firmware tracer: %v (asked %s in %v)", ErrBusy, asked, e.Waited.Round(time.Millisecond))
 	if e.Err != nil {
 		return s + ": " + e.Err.Error()
 	}
-	return s + "; it is a driver of another function of this chip (mlx5_core takes it), or a tool (mstfwtrace): end that, or wait longer"
+	return s + "; it is a driver of another function of this chip (mlx5_core takes it), or a tool (mstfwtrace): end that, or wait longer (--wait, Options.Wait)"
 }
 
 // Unwrap gives ErrBusy and why the wait ended.

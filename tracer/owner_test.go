@@ -2,6 +2,7 @@ package tracer
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -76,6 +77,7 @@ func TestOwnerBusy(t *testing.T) {
 		require.Equal(t, 5*time.Second, time.Since(begin))
 		require.Equal(t, f.asks, be.Tries)
 		require.Less(t, be.Tries, 15)
+		require.ErrorContains(t, err, fmt.Sprintf("asked %d times", be.Tries))
 		require.Empty(t, f.opsOf("release"), "what is not ours is not given back")
 
 		// A context ends the wait.
@@ -191,4 +193,11 @@ func TestOwnerNotTakenUp(t *testing.T) {
 		require.False(t, o.TakenUp())
 		require.NoError(t, o.Release(t.Context()))
 	})
+}
+
+// TestBusyErrorSaysWhatHelps: how often was asked, and what to do.
+func TestBusyErrorSaysWhatHelps(t *testing.T) {
+	require.ErrorContains(t, &BusyError{Tries: 1}, "asked once in 0s")
+	require.ErrorContains(t, &BusyError{Tries: 3, Waited: time.Second}, "asked 3 times in 1s")
+	require.ErrorContains(t, &BusyError{Tries: 1}, "wait longer (--wait, Options.Wait)")
 }

@@ -150,7 +150,7 @@ func notWhole(e *export.End) string {
 		}
 	}
 	if e.Gaps > 0 {
-		parts = append(parts, fmt.Sprintf("%s%d blocks missing in %d gaps", atLeast(e.AtLeast), e.Missing, e.Gaps))
+		parts = append(parts, fmt.Sprintf("%s%d blocks missing in %d gap%s", atLeast(e.AtLeast), e.Missing, e.Gaps, plural(int(e.Gaps))))
 	}
 	if len(parts) == 0 {
 		return ""

@@ -131,7 +131,7 @@ func TestTraceDecodeCapture(t *testing.T) {
 	o := cli(t, "trace", "decode", path)
 	require.Equal(t, exitOK, o.code)
 	require.Equal(t, want, linesOf(o.out))
-	require.Contains(t, o.err, "40 blocks missing in 1 gaps")
+	require.Contains(t, o.err, "40 blocks missing in 1 gap")
 	noGap := func(args ...string) (l []string) {
 		for _, s := range linesOf(cli(t, append([]string{"trace", "decode", path}, args...)...).out) {
 			if !strings.HasPrefix(s, "# ") {

@@ -204,7 +204,7 @@ func (r *recordResult) text(w io.Writer) {
 	if r.TakenUp {
 		fmt.Fprintln(w, "the tracer was ours already, from a run that was killed: it was taken up")
 	}
-	fmt.Fprintf(w, "%s: %d blocks, %d bytes in %.3g s; %d missing in %d gaps; %s\n", r.File, r.Blocks, r.Bytes, r.Seconds, r.Missing, r.Gaps, r.Reason)
+	fmt.Fprintf(w, "%s: %d blocks, %d bytes in %.3g s; %d missing in %d gap%s; %s\n", r.File, r.Blocks, r.Bytes, r.Seconds, r.Missing, r.Gaps, plural(int(r.Gaps)), r.Reason)
 	if r.Missing > 0 {
 		fmt.Fprintf(w, "missing: %d overwritten before they were read (a larger --size helps), %d for want of room (--queue), %d out of order\n",
 			r.Stats.Overwritten, r.Stats.BackPressure, r.Stats.Order)

@@ -97,7 +97,7 @@ func (r *statResult) text(w io.Writer) {
 	if r.Stopped != "" {
 		fmt.Fprintf(w, "  stopped before the end: %s\n", r.Stopped)
 	}
-	fmt.Fprintf(w, "  %d messages in %s watched; %s%d blocks missing in %d gaps\n", r.Messages, r.length(float64(r.Observed)), atLeast(r.AtLeast), r.Missing, r.Gaps)
+	fmt.Fprintf(w, "  %d messages in %s watched; %s%d blocks missing in %d gap%s\n", r.Messages, r.length(float64(r.Observed)), atLeast(r.AtLeast), r.Missing, r.Gaps, plural(int(r.Gaps)))
 	switch c := r.Clock; {
 	case c == nil:
 		fmt.Fprintln(w, "  clock: not calibrated; intervals are in ticks (t)")

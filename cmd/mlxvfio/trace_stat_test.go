@@ -41,7 +41,7 @@ func TestTraceStat(t *testing.T) {
 	require.EqualValues(t, 2, f["bursts"], "of the format, and of all messages")
 
 	text := works(t, "trace", "stat", path, "--top", "2")
-	for _, s := range []string{"0000:3b:00.0, firmware 16.35.1012", "40 blocks missing in 1 gaps", "ppm from", "hb: tick %u", "silence", "and 3 more"} {
+	for _, s := range []string{"0000:3b:00.0, firmware 16.35.1012", "40 blocks missing in 1 gap\n", "ppm from", "hb: tick %u", "silence", "and 3 more"} {
 		require.Contains(t, text, s)
 	}
 	require.NotContains(t, text, fmtRare)
