@@ -112,7 +112,7 @@ func (p *patient) begin(ctx context.Context, o health.Options) error {
 	}
 	// Two monitors: one that looks fast and decides whether the function may be
 	// touched, and one that goes on if it may not.
-	slow, err := p.rec.Monitor(ctx, o)
+	slow, err := p.rec.Monitor(context.WithoutCancel(ctx), o) // close stops it
 	if err != nil {
 		return err
 	}
@@ -152,8 +152,10 @@ func (p *patient) attached(a attachment) {
 	close(p.ready)
 }
 
-// monitor starts the one that stays.
+// monitor starts the one that stays, until close stops it: what a caller gave up is
+// still looked at.
 func (p *patient) monitor(ctx context.Context, o health.Options, registers bool) (err error) {
+	ctx = context.WithoutCancel(ctx)
 	if registers {
 		o.Registers = registersOf{p}
 	}
@@ -261,6 +263,9 @@ func (r registersOf) ReadRegister(ctx context.Context, id prm.RegisterID, image 
 	return h.Conn().ReadRegister(ctx, id, image)
 }
 
+// probeGrace is how long a sick function waits for its first environment.
+const probeGrace = 500 * time.Millisecond
+
 // settled waits until the verdict means something: the bring-up has ended, the
 // counter was seen or missed, the environment was read once, and a command that is
 // overdue had its time. It answers the report; the error is that of ctx.
@@ -286,7 +291,9 @@ func (p *patient) settled(ctx context.Context) (health.Report, error) {
 		probed := r.Probe == nil || r.Probe.Runs > 0 && r.Last.At.After(r.Probe.Finished)
 		held := r.Commands != nil && r.Commands.Overdue > 0 && r.Verdict.State < health.Stalled
 		done := probed && !held && r.Verdict.State != health.Unknown && (r.Counts.Samples > looks || p.attach.Error == "")
-		if r.Verdict.State >= health.Stalled || done || time.Since(since) > limit {
+		// A sick function decides at once, but what the host says of it is evidence too.
+		lost := r.Verdict.State >= health.Stalled && (r.Probe == nil || r.Probe.Runs > 0 || time.Since(since) > probeGrace)
+		if lost || done || time.Since(since) > limit {
 			return r, nil
 		}
 		select {

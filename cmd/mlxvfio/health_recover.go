@@ -140,6 +140,7 @@ func (p *patient) afterwards(ctx context.Context) health.Verdict {
 	end := time.Now().Add(limit.Stall + 2*limit.Period)
 	t := time.NewTicker(5 * time.Millisecond)
 	defer t.Stop()
+	done := ctx.Done()
 	for {
 		v := p.mon.Verdict()
 		if v.State != health.Unknown && v.State != health.Recovering || time.Now().After(end) {
@@ -147,8 +148,9 @@ func (p *patient) afterwards(ctx context.Context) health.Verdict {
 		}
 		select {
 		case <-t.C:
-		case <-ctx.Done():
-			return v
+		case <-done:
+			// What was stopped still tells what the next look finds.
+			done, end = nil, time.Now().Add(2*limit.Period)
 		}
 	}
 }

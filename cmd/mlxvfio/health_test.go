@@ -438,6 +438,18 @@ func TestHealthVerbsLeaveNothing(t *testing.T) {
 	base.Check(t)
 }
 
+// TestHealthRecoverGivenUp: a recovery that runs out of time says how the function
+// is, not that a recovery is going on.
+func TestHealthRecoverGivenUp(t *testing.T) {
+	o := cli(t, "health", "recover", "sim:cx5,fault=fatal@now+heal=flr,fault=flr-dead@now",
+		"--no-blackbox", "--max-level", "flr", "--timeout", "2s", "--json")
+	require.Equal(t, exitFailed, o.code, o.err)
+	var r struct{ After health.Verdict }
+	require.NoError(t, json.Unmarshal([]byte(o.out), &r), o.out)
+	require.NotEqual(t, health.Recovering, r.After.State, o.out)
+	require.NotEqual(t, health.Healthy, r.After.State, o.out)
+}
+
 // TestHealthSocket: the verbs over vfio-user, with a fault at run time, and a recovery
 // by another process.
 func TestHealthSocket(t *testing.T) {
