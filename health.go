@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/mlxvfio/mlxvfio/cmdif"
 	"github.com/mlxvfio/mlxvfio/health"
 )
 
@@ -40,10 +41,26 @@ func (h *HCA) Monitor(ctx context.Context, o health.Options) (*health.Monitor, e
 	}
 	o.Owner = true
 	o.AfterReset = o.AfterReset || !h.o.SkipReset && h.dev.Info().CanReset
+	return h.monitors.start(ctx, o, func() *cmdif.Conn { return h.conn })
+}
+
+// monitorSet are the monitors of a function. Close stops them: they read its
+// registers.
+type monitorSet struct {
+	mu     sync.Mutex
+	closed bool
+	all    []*health.Monitor
+}
+
+// start starts a monitor and keeps it. What waits for the device ends when the
+// verdict says that it is lost; conn may give nil while there is nothing to end.
+func (s *monitorSet) start(ctx context.Context, o health.Options, conn func() *cmdif.Conn) (*health.Monitor, error) {
 	told := o.OnVerdict
 	o.OnVerdict = func(v health.Verdict) {
 		if v.Lost() {
-			h.conn.Dead(&health.VerdictError{Device: o.Device, Verdict: v})
+			if c := conn(); c != nil {
+				c.Dead(&health.VerdictError{Device: o.Device, Verdict: v})
+			}
 		}
 		if told != nil {
 			told(v)
@@ -53,21 +70,13 @@ func (h *HCA) Monitor(ctx context.Context, o health.Options) (*health.Monitor, e
 	if err != nil {
 		return nil, err
 	}
-	if !h.monitors.add(m) {
+	if !s.add(m) {
 		return nil, ErrClosed
 	}
 	if err := m.Start(ctx); err != nil {
 		return nil, err
 	}
 	return m, nil
-}
-
-// monitorSet are the monitors of a function. Close stops them: they read its
-// registers.
-type monitorSet struct {
-	mu     sync.Mutex
-	closed bool
-	all    []*health.Monitor
 }
 
 // add answers false once the function is being closed.

@@ -3,6 +3,7 @@ package mlxvfio
 import (
 	"context"
 
+	"github.com/mlxvfio/mlxvfio/cmdif"
 	"github.com/mlxvfio/mlxvfio/health"
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 )
@@ -36,23 +37,13 @@ func (r *Recoverable) Monitor(ctx context.Context, o health.Options) (*health.Mo
 	if o.Logger == nil {
 		o.Logger = r.o.Logger
 	}
-	told := o.OnVerdict
-	o.OnVerdict = func(v health.Verdict) {
-		if h := r.HCA(); h != nil && v.Lost() {
-			h.conn.Dead(&health.VerdictError{Device: o.Device, Verdict: v})
+	m, err := r.monitors.start(ctx, o, func() *cmdif.Conn {
+		if h := r.HCA(); h != nil {
+			return h.conn
 		}
-		if told != nil {
-			told(v)
-		}
-	}
-	m, err := health.New(o)
+		return nil
+	})
 	if err != nil {
-		return nil, err
-	}
-	if !r.monitors.add(m) {
-		return nil, ErrClosed
-	}
-	if err := m.Start(ctx); err != nil {
 		return nil, err
 	}
 	r.watching.Lock()
