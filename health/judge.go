@@ -227,12 +227,16 @@ func (j *judge) candidate(hard Condition) Condition {
 		return SyndromeStopped
 	case j.stalled():
 		return CounterStopped
-	case cmds == CommandsDead:
+	case cmds == CommandsDead && (j.cond == CommandsDead || j.misses < leastMisses):
+		// Only if the counter moves. One that has been standing for some looks may be
+		// about to be the verdict, and then explains the commands too.
 		return cmds
 	case live && j.buffer.CRR:
 		return NonFatalCRR
 	case live:
 		return SyndromeNonFatal
+	case cmds == CommandsDead:
+		return OverdueCommands
 	case cmds != OK:
 		return cmds
 	case j.glitch.holds(j.now, j.lim.hold):

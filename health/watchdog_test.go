@@ -121,6 +121,33 @@ func TestWatchdogEnded(t *testing.T) {
 	})
 }
 
+// Firmware that stops takes its commands with it: whichever limit ends first, nobody
+// says that the counter moves.
+func TestWatchdogOfStoppedFirmware(t *testing.T) {
+	for _, before := range []time.Duration{0, 300 * time.Millisecond, 1500 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			f, w := newBAR(t)
+			cmds := &fakeCommands{}
+			var mu sync.Mutex
+			var seen []health.Condition
+			m := watch(t, health.Options{Window: w, Period: 100 * time.Millisecond, Commands: cmds, OnVerdict: func(v health.Verdict) {
+				mu.Lock()
+				defer mu.Unlock()
+				seen = append(seen, v.Condition)
+			}})
+			pause(time.Second)
+			f.stopCounter()
+			cmds.set(overdue(before, 0))
+			within(t, m, health.Stalled, 3*time.Second)
+			pause(5 * time.Second)
+			require.Equal(t, health.CounterStopped, m.Verdict().Condition)
+			mu.Lock()
+			defer mu.Unlock()
+			require.NotContains(t, seen, health.CommandsDead)
+		})
+	}
+}
+
 // fakeRegisters answers registers; it can hang until its context ends.
 type fakeRegisters struct {
 	mu     sync.Mutex
