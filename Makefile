@@ -8,7 +8,7 @@ LINT      := $(CACHE)/bin/golangci-lint
 FUZZTIME  ?= 20s
 BENCHTIME ?= 1s
 
-.PHONY: all build test race lint generate fuzz vm bench clean
+.PHONY: all build test race lint generate faults fuzz vm bench clean
 
 all: build
 
@@ -39,6 +39,9 @@ fuzz:                        ## every fuzz target for FUZZTIME each; minimizing 
 	    echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x $$p || exit 1; \
 	  done; \
 	done
+
+faults:                      ## writes the fault tables of docs/testing.md from what the tests observe
+	MLXVFIO_UPDATE=1 $(GO) test -p 1 -count=1 -run Fault $$(grep -rl --include='*_test.go' mlxvfio/internal/faultdoc\" . | xargs -n1 dirname | sort -u)
 
 bench:                       ## benchmarks; compare the ratios, not the times
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...

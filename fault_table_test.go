@@ -1,10 +1,9 @@
 package mlxvfio_test
 
 import (
+	"context"
 	"errors"
-	"io"
 	"regexp"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,145 +12,22 @@ import (
 
 	"github.com/mlxvfio/mlxvfio"
 	"github.com/mlxvfio/mlxvfio/cmdif"
-	"github.com/mlxvfio/mlxvfio/initseg"
 	"github.com/mlxvfio/mlxvfio/internal/drivertest"
-	"github.com/mlxvfio/mlxvfio/sim"
+	"github.com/mlxvfio/mlxvfio/internal/faultdoc"
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
-
-// faultKind is a way in which a device, its transport or its host fails. It is
-// raised just before a stage of the bring-up.
-type faultKind struct {
-	name string
-	// raise makes it happen from now on.
-	raise func(c *sim.Chip, f *vfio.Faulty) error
-	// stages restricts it; empty is every stage.
-	stages []string
-	// change adapts the driver's options.
-	change func(*mlxvfio.Options)
-	// want checks the error; nil allows no error at all.
-	want func(t *testing.T, err error)
-	// mayPass: at some stages the fault has nothing to bite any more, or the
-	// driver can do without what failed.
-	mayPass bool
-	// remedy is what the message must advise.
-	remedy string
-	// gone: the device is beyond reach, so it cannot be made to forget the pages
-	// before they are freed; a real one has no way to touch them either.
-	gone bool
-}
-
-// fault raises a fault of the model.
-func fault(name, arg string) func(*sim.Chip, *vfio.Faulty) error {
-	return func(c *sim.Chip, _ *vfio.Faulty) error { return c.SetFault(name, arg) }
-}
-
-// verb makes calls of the transport fail.
-func verb(x vfio.Fault) func(*sim.Chip, *vfio.Faulty) error {
-	return func(_ *sim.Chip, f *vfio.Faulty) error { f.Add(x); return nil }
-}
-
-// as checks for an error type.
-func as[E error](t *testing.T, err error) {
-	t.Helper()
-	var e E
-	require.ErrorAs(t, err, &e)
-}
-
-func is(targets ...error) func(*testing.T, error) {
-	return func(t *testing.T, err error) {
-		t.Helper()
-		for _, x := range targets {
-			require.ErrorIs(t, err, x)
-		}
-	}
-}
-
-func checked(o *mlxvfio.Options) { o.VerifyChecksums = true }
-
-// commandStages is where commands are sent.
-var commandStages = []string{
-	"enable-hca", "issi", "boot-pages", "dtor", "host-endianness", "query-caps", "set-caps", "init-pages", "init-hca",
-	"driver-version", "query-caps-again", "query-adapter", "registers", "alloc-uar", "command-eq", "event-mode", "async-eq", "pages-eq", "ready",
-}
-
-var faultKinds = []faultKind{
-	{name: "every command refused", raise: fault("status", "=BAD_SYS_STATE_ERR/0x1234"), stages: commandStages,
-		want: as[*cmdif.CommandError], remedy: "syndrome 0x1234; the command does not belong to this stage"},
-	{name: "one command refused", raise: fault("status", "#1=INT_ERR"), stages: commandStages, mayPass: true,
-		want: as[*cmdif.CommandError], remedy: "read the health buffer"},
-	{name: "busy for ever", raise: fault("status", "=NOT_READY"), stages: commandStages,
-		want: as[*cmdif.CommandError], remedy: "wait and try again, or reset the function"},
-	{name: "no resources", raise: fault("status", "MANAGE_PAGES=NO_RES_ERR"), stages: []string{"boot-pages", "init-pages"},
-		want: as[*cmdif.CommandError], remedy: "give the device the pages it asks for"},
-	{name: "message not delivered", raise: fault("delivery", "=IN_LENGTH_ERR"), stages: commandStages,
-		want: as[*cmdif.DeliveryError], remedy: "a length the device does not take"},
-	{name: "command never completes", raise: fault("lost", ""), stages: commandStages,
-		want: as[*cmdif.TimeoutError], remedy: "read the health buffer and reset the function"},
-	{name: "one command never completes", raise: fault("lost", "#1"), stages: commandStages,
-		want: as[*cmdif.TimeoutError], remedy: "reset the function"},
-	{name: "command completes too late", raise: fault("late", "=10s"), stages: commandStages,
-		want: as[*cmdif.TimeoutError], remedy: "reset the function"},
-	{name: "slow but in time", raise: fault("late", "=300ms"), stages: commandStages},
-	{name: "completes twice", raise: fault("duplicate", ""), stages: commandStages},
-	{name: "answer of another command", raise: fault("token", ""), stages: commandStages,
-		want: is(cmdif.ErrNotOurs), remedy: "reset the function"},
-	{name: "wrong signature", raise: fault("signature", ""), stages: commandStages, change: checked,
-		want: is(cmdif.ErrSignature), remedy: "suspect memory corruption or firmware"},
-	{name: "event never written", raise: fault("lost-event", ""), stages: []string{"command-eq", "event-mode"},
-		want: as[*mlxvfio.InterruptError], remedy: "neither an event"},
-	{name: "interrupt never raised", raise: fault("lost-irq", ""), stages: []string{"open", "vectors", "command-eq", "event-mode"},
-		want: as[*mlxvfio.InterruptError], remedy: "interrupt remapping"},
-	{name: "interrupt of the async EQ never raised", raise: fault("lost-irq", "1"), stages: []string{"open", "async-eq", "ready"},
-		want: as[*mlxvfio.InterruptError], remedy: `MSI-X vector 1\) did not arrive, its event did; check interrupt remapping`},
-	{name: "interrupt of the pages EQ never raised", raise: fault("lost-irq", "2"), stages: []string{"open", "pages-eq", "ready"},
-		want: as[*mlxvfio.InterruptError], remedy: `MSI-X vector 2\) did not arrive, its event did; check interrupt remapping`},
-	{name: "firmware never ready", raise: fault("init-never", ""), stages: []string{"open", "reset", "wait-firmware", "command-queue"},
-		want: as[*initseg.NotReadyError], remedy: "reset the function, and if that does not help power-cycle"},
-	{name: "wrong interface revision", raise: fault("cmdif-rev", "4"), stages: []string{"open", "reset", "bus-master", "wait-firmware", "command-queue"},
-		want: as[*initseg.RevisionError], remedy: "update the firmware or the driver"},
-	{name: "no common ISSI", raise: fault("issi", "4"), stages: []string{"open", "enable-hca", "issi"},
-		want: as[*mlxvfio.ISSIError], remedy: "update the firmware or the driver"},
-	{name: "firmware starves", raise: fault("page-starvation", "100"), stages: []string{"open", "query-caps", "init-pages", "init-hca"},
-		want: as[*cmdif.CommandError], remedy: "INIT_HCA.*;"},
-	{name: "the host has too few pages", stages: []string{"open"}, change: func(o *mlxvfio.Options) { o.PageLimit = 100 },
-		want: is(vfio.ErrNoSpace), remedy: "raise Options.PageLimit"},
-	{name: "reads all ones", raise: fault("all-ones", ""), gone: true, mayPass: true,
-		want: is(vfio.ErrGone), remedy: "check (the slot|that the function is present)"},
-	{name: "fatal error of firmware", raise: fault("fatal", ""), stages: commandStages,
-		want: as[*initseg.FatalError], remedy: "FW_INTERNAL_ERR.*reset the function and open it again"},
-	{name: "no DMA mapping", raise: verb(vfio.Fault{Verb: vfio.VerbMapDMA, Times: -1, Err: syscall.ENOMEM}),
-		stages: []string{"open", "command-queue"}, want: is(syscall.ENOMEM), remedy: "map-dma"},
-	{name: "no large DMA mapping", raise: verb(vfio.Fault{Verb: vfio.VerbMapDMA, Times: -1, Err: vfio.ErrNoSpace,
-		Match: func(c vfio.Call) bool { return c.Len > 2<<20 }}), stages: []string{"open"}},
-	{name: "unmap fails once", raise: verb(vfio.Fault{Verb: vfio.VerbUnmapDMA, Err: syscall.EINVAL}), stages: []string{"open"},
-		want: is(syscall.EINVAL), mayPass: true},
-	{name: "no interrupts", raise: verb(vfio.Fault{Verb: vfio.VerbSetIRQs, Times: -1, Err: syscall.EINVAL}),
-		stages: []string{"open", "vectors"}, want: is(syscall.EINVAL), remedy: "set-irqs"},
-	{name: "no descriptors", raise: verb(vfio.Fault{Verb: vfio.VerbNewVector, Nth: 2, Times: -1, Err: syscall.EMFILE}),
-		stages: []string{"open", "vectors"}, want: is(syscall.EMFILE), remedy: "new-vector"},
-	{name: "reset fails", raise: verb(vfio.Fault{Verb: vfio.VerbReset, Times: -1, Err: syscall.EIO}),
-		stages: []string{"open", "reset"}, want: is(syscall.EIO), remedy: "reset"},
-	{name: "configuration space unwritable", raise: verb(vfio.Fault{Verb: vfio.VerbWrite, Times: -1, Err: syscall.EIO,
-		Match: func(c vfio.Call) bool { return c.Index == vfio.RegionConfig }}),
-		stages: []string{"open", "bus-master"}, want: is(syscall.EIO), remedy: "write 2 bytes at 0x4"},
-	{name: "configuration space short", raise: verb(vfio.Fault{Verb: vfio.VerbRead, Times: -1, Short: 1,
-		Match: func(c vfio.Call) bool { return c.Index == vfio.RegionConfig }}),
-		stages: []string{"open"}, want: is(io.ErrUnexpectedEOF), remedy: "read"},
-	{name: "BAR0 unreadable", raise: verb(vfio.Fault{Verb: vfio.VerbRead, Times: -1, Err: syscall.EIO,
-		Match: func(c vfio.Call) bool { return c.Index == vfio.RegionBAR0 }}),
-		want: is(syscall.EIO), mayPass: true, remedy: "."},
-	{name: "BAR0 unwritable", raise: verb(vfio.Fault{Verb: vfio.VerbWrite, Times: -1, Err: syscall.EIO,
-		Match: func(c vfio.Call) bool { return c.Index == vfio.RegionBAR0 }}),
-		want: is(syscall.EIO), mayPass: true, remedy: "."},
-	{name: "the caller's own error", raise: func(*sim.Chip, *vfio.Faulty) error { return errPlanned },
-		want: is(errPlanned), remedy: "bring-up stage"},
-}
 
 var errPlanned = errors.New("planned")
 
 // commandLimit is the deadline of a command in the table; time is virtual.
 const commandLimit = 2 * time.Second
+
+// errorNames are the sentinels that the tables of this room name.
+var errorNames = faultdoc.Names{
+	"ErrGone": vfio.ErrGone, "ErrNoSpace": vfio.ErrNoSpace, "ErrClosed": vfio.ErrClosed, "ErrNotSupported": vfio.ErrNotSupported,
+	"ErrRange": vfio.ErrRange, "ErrNotFound": vfio.ErrNotFound, "ErrDead": cmdif.ErrDead, "ErrQuarantined": cmdif.ErrQuarantined,
+	"ErrNotOurs": cmdif.ErrNotOurs, "ErrSignature": cmdif.ErrSignature, "the caller's error": errPlanned,
+}
 
 // TestFaultTable: kinds × stages. Whatever goes wrong at whatever stage, the
 // error has its type and advises something, the ledger is zero, no mapping,
@@ -163,50 +39,72 @@ func TestFaultTable(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, h.Close(t.Context()))
 
-	rows := 0
+	all := stageNames()
+	table := faultdoc.New("bring-up", "TestFaultTable", all...)
 	for i := range faultKinds {
 		k := &faultKinds[i]
 		stages := k.stages
 		if len(stages) == 0 {
-			for _, s := range mlxvfio.Stages() {
-				stages = append(stages, s.Name)
-			}
+			stages = all
 		}
 		for _, stage := range stages {
-			rows++
+			row := table.Row(k.name, "", stage)
 			t.Run(k.name+"/"+stage, func(t *testing.T) {
 				base := drivertest.Now()
-				synctest.Test(t, func(t *testing.T) { faultRow(t, k, stage) })
+				synctest.Test(t, func(t *testing.T) { faultRow(t, k, stage, row) })
 				base.Check(t)
 			})
 		}
 	}
-	t.Logf("%d kinds, %d rows", len(faultKinds), rows)
+	table.Check(t)
 }
 
-func faultRow(t *testing.T, k *faultKind, stage string) {
+func stageNames() (names []string) {
+	for _, s := range mlxvfio.Stages() {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+func faultRow(t *testing.T, k *faultKind, stage string, row *faultdoc.Row) {
 	c := chip(t, "sim:cx5")
 	watched := drivertest.Watch(c.Function(0))
 	faulty := vfio.NewFaulty(watched, nil)
 	o := mlxvfio.Options{CommandTimeout: commandLimit, FirmwareTimeout: 5 * time.Second}
 	if k.change != nil {
 		k.change(&o)
+		row.Raised() // an option is its own fault
 	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	raised := false
-	o.BeforeStage = func(name string) error {
-		if name != stage || raised || k.raise == nil {
+	o.BeforeStage = func(name string) (err error) {
+		if name != stage || raised || k.raise == nil && !k.cancel { // once
 			return nil
 		}
 		raised = true
-		err := k.raise(c, faulty)
-		if err != nil && !errors.Is(err, errPlanned) {
-			t.Errorf("raise the fault: %v", err)
+		if k.raise != nil {
+			if err = k.raise(c, faulty); err != nil && !errors.Is(err, errPlanned) {
+				t.Errorf("raise the fault: %v", err)
+			}
 		}
+		switch {
+		case k.cancel && k.after > 0:
+			time.AfterFunc(k.after, cancel)
+		case k.cancel:
+			cancel()
+		}
+		row.Raised()
 		return err
 	}
-	h, err := mlxvfio.Open(t.Context(), faulty, o)
+	h, err := mlxvfio.Open(ctx, faulty, o)
 	var ledger mlxvfio.PageLedger
 	if err == nil {
+		met := "comes up, goes down"
+		if faulty.Unmet() > 0 {
+			met = "not met any more: comes up, goes down"
+		}
+		row.Saw("%s", met)
 		if k.want != nil && !k.mayPass {
 			t.Error("the bring-up succeeded")
 		}
@@ -215,6 +113,7 @@ func faultRow(t *testing.T, k *faultKind, stage string) {
 			as[*mlxvfio.CloseError](t, cerr)
 			require.NotNil(t, k.want, "%v", cerr)
 			k.want(t, cerr)
+			row.Saw("comes up; Close: %s", errorNames.Describe(cerr, "Error", "CloseError"))
 		}
 		ledger = h.Ledger()
 	} else {
@@ -225,6 +124,7 @@ func faultRow(t *testing.T, k *faultKind, stage string) {
 		require.Regexp(t, regexp.MustCompile(k.remedy), err.Error())
 		require.NotContains(t, err.Error(), "\n", "an error is one line")
 		ledger = se.Ledger
+		row.Saw("%s", errorNames.Describe(se.Err, "Error"))
 	}
 	drivertest.Balanced(t, ledger)
 	watched.Check(t)
@@ -240,4 +140,5 @@ func faultRow(t *testing.T, k *faultKind, stage string) {
 	require.NoError(t, h.Close(t.Context()))
 	drivertest.Balanced(t, h.Ledger())
 	clean(t)
+	row.Then("%d pages left with firmware, nothing left on the host, the next open works", ledger.Outstanding)
 }

@@ -42,6 +42,7 @@ func TestFaultyCounts(t *testing.T) {
 		}
 	}
 	require.Equal(t, []int{2, 3, 5}, failed)
+	require.Equal(t, 1, f.Unmet(), "nothing was read yet")
 	for i, done := range []bool{1: true, 4: true, 5: true, 7: true} {
 		require.Equal(t, done, ram.BAR().Load32(4*i) != 0, "write %d", i)
 	}
@@ -49,6 +50,7 @@ func TestFaultyCounts(t *testing.T) {
 	for range 3 {
 		_, err := read4(f, 8)
 		require.ErrorIs(t, err, boom)
+		require.Zero(t, f.Unmet())
 		_, err = read4(f, 4)
 		require.NoError(t, err)
 	}

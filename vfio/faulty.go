@@ -50,7 +50,7 @@ type Faulty struct {
 
 type armedFault struct {
 	Fault
-	seen int
+	seen, hits int
 }
 
 // NewFaulty puts a plan over t, which it owns: Close closes t.
@@ -111,6 +111,19 @@ func (f *Faulty) Calls(v Verb) int {
 	return f.calls[v]
 }
 
+// Unmet is the number of planned faults that no call has met so far.
+func (f *Faulty) Unmet() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for _, a := range f.faults {
+		if a.hits == 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // pick counts the call and finds its fault.
 func (f *Faulty) pick(c Call) (x Fault, hit, dead bool) {
 	f.mu.Lock()
@@ -123,6 +136,7 @@ func (f *Faulty) pick(c Call) (x Fault, hit, dead bool) {
 		a.seen++
 		if !hit && a.seen >= a.Nth && (a.Times < 0 || a.seen < a.Nth+a.Times) {
 			x, hit = a.Fault, true
+			a.hits++
 			f.dead = f.dead || a.AllOnes
 		}
 	}
