@@ -19,6 +19,17 @@ type mapping struct {
 	iova, end uint64 // [iova, end)
 	mem       vfio.Mem
 	readOnly  bool
+	lent      bool // of another process, see vfio.Mapping
+}
+
+// touch lets do have n bytes at off; false when they turn out not to be there.
+func (m *mapping) touch(off, n, done int, do func(m vfio.Mem, done int)) bool {
+	mem := m.mem.Slice(off, n)
+	if m.lent {
+		return vfio.Guarded(mem, done, do)
+	}
+	do(mem, done)
+	return true
 }
 
 // keepGone is how many unmapped ranges are remembered.
@@ -69,7 +80,7 @@ func (d *domain) Map(m vfio.Mapping) error {
 	if i < len(d.maps) && d.maps[i].iova <= last {
 		return d.errorf(op, vfio.ErrExists, fmt.Sprintf("unmap %#x+%#x first", d.maps[i].iova, d.maps[i].end-d.maps[i].iova))
 	}
-	d.maps = slices.Insert(d.maps, i, mapping{m.IOVA, m.IOVA + size, vfio.MemOf(m.Bytes), m.ReadOnly})
+	d.maps = slices.Insert(d.maps, i, mapping{m.IOVA, m.IOVA + size, vfio.MemOf(m.Bytes), m.ReadOnly, m.Lent})
 	d.mapCalls++
 	return nil
 }
@@ -101,20 +112,24 @@ func (d *domain) Limits() (vfio.DMALimits, error) {
 
 // access runs do over the pieces of [iova, iova+n), each inside one mapping, in
 // order. It answers false, without touching anything, when a byte is not mapped
-// or would be written read-only.
+// or would be written read-only; and when a piece of lent memory is gone, where
+// what came before it has been touched.
 func (d *domain) access(iova uint64, n int, write bool, do func(m vfio.Mem, done int)) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
+	end := iova + uint64(n)
+	if end < iova { // no mapping ends at the top of the address space
+		return false
+	}
 	i := d.find(iova)
 	// The usual access lies in one mapping.
-	if i < len(d.maps) && d.maps[i].iova <= iova && iova+uint64(n) <= d.maps[i].end && iova+uint64(n) > iova {
+	if i < len(d.maps) && d.maps[i].iova <= iova && end <= d.maps[i].end && end > iova {
 		if write && d.maps[i].readOnly {
 			return false
 		}
-		do(d.maps[i].mem.Slice(int(iova-d.maps[i].iova), n), 0)
-		return true
+		return d.maps[i].touch(int(iova-d.maps[i].iova), n, 0, do)
 	}
-	for j, a := i, iova; a < iova+uint64(n); j++ {
+	for j, a := i, iova; a < end; j++ {
 		if j == len(d.maps) || d.maps[j].iova > a || write && d.maps[j].readOnly {
 			return false
 		}
@@ -124,7 +139,9 @@ func (d *domain) access(iova uint64, n int, write bool, do func(m vfio.Mem, done
 		m := &d.maps[i]
 		off := int(iova + uint64(done) - m.iova)
 		k := min(n-done, m.mem.Len()-off)
-		do(m.mem.Slice(off, k), done)
+		if !m.touch(off, k, done, do) {
+			return false
+		}
 		done += k
 	}
 	return true

@@ -93,6 +93,9 @@ type Mapping struct {
 	Offset int64
 	// ReadOnly memory may be read but not written by devices.
 	ReadOnly bool
+	// Lent memory belongs to another process, which may truncate the file behind
+	// it: a device in this process touches it with Guarded.
+	Lent bool
 }
 
 // IOVARange is an inclusive range of bus addresses.

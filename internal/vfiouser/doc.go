@@ -34,6 +34,7 @@ const (
 	defaultTimeout    = 10 * time.Second
 	serverIOTimeout   = 5 * time.Second
 	defaultMaxMaps    = 65535 // QEMU's and the specification's default
+	defaultMaxMapped  = 4 << 40
 	connectRetry      = time.Second
 	connectRetryPause = 10 * time.Millisecond
 )
@@ -46,8 +47,9 @@ type Options struct {
 	// Timeout bounds the client's wait for a reply (0: 10 s). After a reply that
 	// did not come the connection is given up: nobody can tell what the server
 	// still does with our memory, and closing makes it let go. It bounds the
-	// server's wait for a new client's first message, for the rest of a message, and for a client that does not
-	// read its replies (0: 5 s); being idle between messages is not limited.
+	// server's wait for a new client's first message, for the rest of a message,
+	// and for a client that does not read its replies (0: 5 s); being idle
+	// between messages is not limited.
 	Timeout time.Duration
 	// PostedWrites makes the client's BAR writes of at most 8 bytes ask for no
 	// reply. Order is kept, but the writer no longer waits until the device
@@ -55,6 +57,9 @@ type Options struct {
 	PostedWrites bool
 	// MaxMappings bounds the DMA mappings the server accepts (0: 65535).
 	MaxMappings int
+	// MaxMapped bounds the bytes of a client's memory files that the server maps
+	// (0: 4 TiB). They take address space, not memory, of the server.
+	MaxMapped uint64
 }
 
 func (o Options) logger() *slog.Logger {
@@ -76,6 +81,13 @@ func (o Options) maxMappings() int {
 		return defaultMaxMaps
 	}
 	return o.MaxMappings
+}
+
+func (o Options) maxMapped() uint64 {
+	if o.MaxMapped == 0 {
+		return defaultMaxMapped
+	}
+	return o.MaxMapped
 }
 
 // pageSize is the smallest unit of DMA memory. Mappings of guest memory smaller

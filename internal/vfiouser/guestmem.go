@@ -11,19 +11,29 @@ import (
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
 
-// maxFiles bounds the memory files of one client, and with them the mmaps that
-// it can make this process hold.
+// maxFiles bounds the memory files of one client, and with them the mmaps and the
+// descriptors that it can make this process hold.
 const maxFiles = 1024
+
+// farFiles are file systems whose pages come from another process or another
+// machine (Linux magic.h, statfs(2)): touching them can take for ever.
+var farFiles = map[int64]string{
+	unix.FUSE_SUPER_MAGIC: "FUSE", unix.NFS_SUPER_MAGIC: "NFS", unix.CIFS_SUPER_MAGIC: "CIFS", unix.SMB2_SUPER_MAGIC: "SMB2",
+	unix.SMB_SUPER_MAGIC: "SMB", unix.V9FS_MAGIC: "9p", unix.CEPH_SUPER_MAGIC: "Ceph", unix.AFS_SUPER_MAGIC: "AFS",
+	unix.CODA_SUPER_MAGIC: "Coda", unix.NCP_SUPER_MAGIC: "NCP", unix.OCFS2_SUPER_MAGIC: "OCFS2",
+}
 
 // guestMemory is what one client mapped for DMA: files, each mmapped once and
 // whole, and ranges of bus addresses that show pieces of them to the function.
 // One goroutine uses it.
 type guestMemory struct {
 	m      vfio.Mapper
-	max    int // ranges
+	max    int    // ranges
+	bytes  uint64 // of files that may be mapped
 	log    *slog.Logger
 	files  map[fileKey]*guestFile
 	count  int         // files that are mapped, replaced ones included
+	mapped uint64      // their bytes
 	ranges []*dmaRange // disjoint, ascending
 }
 
@@ -52,8 +62,8 @@ type dmaRange struct {
 	readOnly    bool
 }
 
-func newGuestMemory(m vfio.Mapper, maxRanges int, log *slog.Logger) *guestMemory {
-	return &guestMemory{m: m, max: maxRanges, log: log, files: make(map[fileKey]*guestFile)}
+func newGuestMemory(m vfio.Mapper, maxRanges int, maxBytes uint64, log *slog.Logger) *guestMemory {
+	return &guestMemory{m: m, max: maxRanges, bytes: maxBytes, log: log, files: make(map[fileKey]*guestFile)}
 }
 
 // search is the index of the first range that ends at or after a.
@@ -121,20 +131,30 @@ func (g *guestMemory) open(fd int, off, size uint64, write bool) (*guestFile, er
 		f.refs++
 		return f, nil
 	}
-	if g.count >= maxFiles {
+	switch {
+	case g.count >= maxFiles:
 		return nil, fmt.Errorf("the client passed %d memory files, no more are allowed: %w", g.count, vfio.ErrNoSpace)
+	case uint64(st.Size) > g.bytes-g.mapped:
+		return nil, fmt.Errorf("a memory file of %#x bytes beside %#x, %#x are allowed: %w", st.Size, g.mapped, g.bytes, vfio.ErrNoSpace)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return nil, fmt.Errorf("fstatfs of DMA memory: %w", err)
+	}
+	if far, ok := farFiles[int64(fs.Type)]; ok {
+		return nil, fmt.Errorf("DMA memory in a file of %s, whose pages may never come: %w", far, vfio.ErrNotSupported)
 	}
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("keep the file of DMA memory: %w", err)
 	}
-	// Touching memory that the client has truncated away would kill this
-	// process. A memfd can be sealed against that, and QEMU's already are;
-	// where the file takes no seals, the client is trusted.
+	// Memory that the client has truncated away cannot be touched any more. A memfd
+	// can be sealed against that, and some of QEMU's already are. Where the file
+	// takes no seals its mappings are lent (vfio.Mapping): an access fails then.
 	_, _ = unix.FcntlInt(uintptr(own), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK)
-	if err := unix.Fstat(own, &st); err != nil || off+size > uint64(st.Size) {
+	if err := unix.Fstat(own, &st); err != nil || off+size > uint64(st.Size) || uint64(st.Size) > g.bytes-g.mapped {
 		_ = unix.Close(own)
-		return nil, fmt.Errorf("DMA memory shrank while it was mapped: %w", unix.EINVAL)
+		return nil, fmt.Errorf("DMA memory changed its size while it was mapped: %w", unix.EINVAL)
 	}
 	prot := unix.PROT_READ
 	if !key.readOnly {
@@ -148,6 +168,7 @@ func (g *guestMemory) open(fd int, off, size uint64, write bool) (*guestFile, er
 	f := &guestFile{key: key, fd: own, data: data, refs: 1}
 	g.files[key] = f
 	g.count++
+	g.mapped += uint64(len(data))
 	return f, nil
 }
 
@@ -160,6 +181,7 @@ func (g *guestMemory) release(f *guestFile) {
 		delete(g.files, f.key)
 	}
 	g.count--
+	g.mapped -= uint64(len(f.data))
 	if err := unix.Munmap(f.data); err != nil {
 		g.log.Error("munmap of DMA memory failed", "err", err)
 	}
@@ -171,7 +193,7 @@ func (g *guestMemory) show(r *dmaRange) error {
 	n := r.last - r.first + 1
 	return g.m.Map(vfio.Mapping{
 		IOVA: r.first, Bytes: r.file.data[r.off : r.off+n : r.off+n],
-		FD: r.file.fd, Offset: int64(r.off), ReadOnly: r.readOnly,
+		FD: r.file.fd, Offset: int64(r.off), ReadOnly: r.readOnly, Lent: true,
 	})
 }
 

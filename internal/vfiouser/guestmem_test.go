@@ -279,7 +279,7 @@ func (s *stubborn) Unmap(iova, size uint64) error {
 // this process.
 func TestMemoryInUseStays(t *testing.T) {
 	m := &stubborn{Mapper: vfiotest.NewMapper(vfio.DMALimits{}), refuse: true}
-	g := newGuestMemory(m, 10, Options{}.logger())
+	g := newGuestMemory(m, 10, defaultMaxMapped, Options{}.logger())
 	fd, mem := memfd(t, 1<<16)
 	require.NoError(t, g.add(dmaMap{32, rw, 0, 0x10000, 1 << 16}, fd))
 	require.ErrorIs(t, g.remove(0x10000, 0x1ffff), unix.EBUSY)
@@ -298,7 +298,7 @@ func TestMemoryInUseStays(t *testing.T) {
 // as Linux hands out bus addresses.
 func TestManyMappings(t *testing.T) {
 	m := vfiotest.NewMapper(vfio.DMALimits{})
-	g := newGuestMemory(m, defaultMaxMaps, Options{}.logger())
+	g := newGuestMemory(m, defaultMaxMaps, defaultMaxMapped, Options{}.logger())
 	const pages = 12868
 	fd, _ := memfd(t, pages*pageSize)
 	for i := range uint64(pages) {

@@ -57,9 +57,10 @@ type write struct {
 // device is a RAM device that remembers what was written.
 type device struct {
 	*vfiotest.RAM
-	calls  atomic.Int64 // accesses that reached it, refused ones included
-	mu     sync.Mutex
-	writes []write
+	calls   atomic.Int64               // accesses that reached it, refused ones included
+	onWrite func(region int, p []byte) // beside remembering
+	mu      sync.Mutex
+	writes  []write
 }
 
 func (d *device) ReadRegion(index int, off uint64, p []byte) error {
@@ -78,6 +79,9 @@ func newDevice(o vfiotest.RAMOptions) *device {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.writes = append(d.writes, write{region, off, string(p)})
+		if d.onWrite != nil {
+			d.onWrite(region, p)
+		}
 	}
 	d.RAM = vfiotest.NewRAM(o)
 	return d

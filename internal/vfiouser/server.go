@@ -42,51 +42,44 @@ func Listen(path string) (net.Listener, error) {
 			return nil, fail(err, "remove the stale socket")
 		}
 	}
-	l, err := net.Listen("unix", path)
+	// The mode is given to the socket before it gets its path (Linux unix(7):
+	// fchmod of a socket that is not bound), so there is no moment in which
+	// others may connect.
+	var modeErr error
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		return errors.Join(c.Control(func(fd uintptr) { modeErr = unix.Fchmod(int(fd), 0o600) }), modeErr)
+	}}
+	l, err := lc.Listen(context.Background(), "unix", path)
 	if err != nil {
 		return nil, fail(err, "check that the folder exists and may be written")
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		_ = l.Close()
-		return nil, fail(err, "")
 	}
 	return l, nil
 }
 
 // Serve offers t to one client at a time until ctx is done, which is no error,
-// or the listener fails. Further clients wait in the listener's queue; a client
-// that does not say VERSION within Options.Timeout is dropped. When a
+// or the listener fails. Further clients wait for their turn, in the order in
+// which they began to speak; a client that does not say VERSION within
+// Options.Timeout is dropped, and while it is silent it holds nobody up. When a
 // client leaves, by itself or by breaking the protocol, its interrupts are
 // detached, the function is reset, its DMA mappings are removed, and the next
-// client finds a fresh function.
+// client finds a fresh function. docs/security.md has what a client can and
+// cannot do to the server.
 //
 // Serve runs in the goroutine of its caller and calls t from there alone. It
 // closes l (which removes the socket's path), never t. l must be a UNIX stream
 // listener.
 func Serve(ctx context.Context, l net.Listener, t vfio.Transport, o Options) error {
 	defer func() { _ = l.Close() }()
-	defer afterDone(ctx, func() { _ = l.Close() })()
-	srv := &server{t: t, log: o.logger(), maxMaps: o.maxMappings(), hello: o.timeout(serverIOTimeout)}
+	srv := &server{t: t, log: o.logger(), maxMaps: o.maxMappings(), maxMapped: o.maxMapped(), hello: o.timeout(serverIOTimeout)}
 	if err := srv.describe(); err != nil {
 		return err
 	}
+	d := newDoor(ctx, l, srv.hello, srv.log)
+	defer d.close()
 	for {
-		c, err := l.Accept()
-		switch {
-		case ctx.Err() != nil:
-			if err == nil {
-				_ = c.Close()
-			}
-			return nil
-		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ECONNABORTED):
-			srv.log.Error("cannot accept a client", "err", err)
-			select { // what is short may come back
-			case <-ctx.Done():
-			case <-time.After(100 * time.Millisecond):
-			}
-			continue
-		case err != nil:
-			return &vfio.Error{Op: "accept a client", Target: "vfio-user:" + l.Addr().String(), Err: err}
+		c, err := d.next(ctx)
+		if c == nil {
+			return err
 		}
 		s, err := takeOver(c, srv.hello)
 		if err != nil {
@@ -140,13 +133,14 @@ func takeOver(c net.Conn, timeout time.Duration) (*sock, error) {
 
 // server is one function on offer.
 type server struct {
-	t       vfio.Transport
-	log     *slog.Logger
-	maxMaps int
-	hello   time.Duration // for a client to say VERSION, and for the rest of a message
-	info    vfio.DeviceInfo
-	regions []vfio.RegionInfo
-	irqs    []vfio.IRQInfo
+	t         vfio.Transport
+	log       *slog.Logger
+	maxMaps   int
+	maxMapped uint64
+	hello     time.Duration // for a client to say VERSION, and for the rest of a message
+	info      vfio.DeviceInfo
+	regions   []vfio.RegionInfo
+	irqs      []vfio.IRQInfo
 }
 
 // describe asks the function once for what never changes.
@@ -178,7 +172,7 @@ func (srv *server) describe() error {
 func (srv *server) serve(ctx context.Context, s *sock) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	c := &session{server: srv, s: s, mem: newGuestMemory(srv.t.DMA(), srv.maxMaps, srv.log), out: make([]byte, maxMessage)}
+	c := &session{server: srv, s: s, mem: newGuestMemory(srv.t.DMA(), srv.maxMaps, srv.maxMapped, srv.log), out: make([]byte, maxMessage)}
 	srv.log.Info("client connected", "function", srv.info.Name)
 	stop := afterDone(ctx, s.shutdown)
 	err := c.run()

@@ -55,9 +55,10 @@ var (
 // brought them ended.
 type sock struct {
 	fd      int
-	takeFDs bool   // receive file descriptors; without, the kernel drops them
-	buf     []byte // maxMessage bytes
-	r, w    int    // buf[r:w] is received and not consumed
+	timeout time.Duration // for each wait, and for a message as a whole
+	takeFDs bool          // receive file descriptors; without, the kernel drops them
+	buf     []byte        // maxMessage bytes
+	r, w    int           // buf[r:w] is received and not consumed
 	pending []fdSet
 	oob     []byte
 }
@@ -78,7 +79,7 @@ func newSock(fd int, takeFDs bool, timeout time.Duration) (*sock, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &sock{fd: fd, takeFDs: takeFDs, buf: make([]byte, maxMessage)}
+	s := &sock{fd: fd, timeout: timeout, takeFDs: takeFDs, buf: make([]byte, maxMessage)}
 	if takeFDs {
 		s.oob = make([]byte, unix.CmsgSpace(maxFDs*4))
 	}
@@ -100,7 +101,8 @@ func (s *sock) close() {
 // receive waits for one whole message. io.EOF: the peer left between messages;
 // errIdle: nothing came within the timeout; any other error ends the stream. A
 // peer that sends something else, or a byte now and then, is not waited for
-// beyond deadline (zero: for ever) by more than one timeout.
+// beyond deadline (zero: for ever) by more than one timeout, and a message that
+// has begun must be whole after two.
 func (s *sock) receive(m *message, deadline time.Time) error {
 	for {
 		if have := s.w - s.r; have >= headerSize {
@@ -115,6 +117,9 @@ func (s *sock) receive(m *message, deadline time.Time) error {
 				s.r = end
 				return nil
 			}
+		}
+		if deadline.IsZero() && s.w > s.r { // a part of it has come
+			deadline = time.Now().Add(s.timeout)
 		}
 		if !deadline.IsZero() && time.Now().After(deadline) {
 			return errStalled
@@ -205,8 +210,11 @@ func (s *sock) keepFDs(oob []byte, flags int) error {
 
 // send writes the message b, header included, with fds beside it. They stay the
 // caller's. Without any it is a plain write, which the race detector knows to
-// order what came before it with what follows the peer's read.
+// order what came before it with what follows the peer's read. A peer that takes
+// a few bytes now and then is waited for as long as one that takes none: two
+// timeouts at most.
 func (s *sock) send(b []byte, fds []int) error {
+	var deadline time.Time
 	for len(b) > 0 {
 		var n int
 		var err error
@@ -224,6 +232,13 @@ func (s *sock) send(b []byte, fds []int) error {
 			return err
 		}
 		b, fds = b[n:], nil
+		if len(b) > 0 {
+			if now := time.Now(); deadline.IsZero() {
+				deadline = now.Add(s.timeout)
+			} else if now.After(deadline) {
+				return errStalled
+			}
+		}
 	}
 	return nil
 }

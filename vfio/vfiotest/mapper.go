@@ -132,16 +132,21 @@ func (m *Mapper) Mem(iova uint64, n int, write bool) (vfio.Mem, error) {
 	return vfio.MemOf(m.maps[i].Bytes).Slice(int(iova-m.maps[i].IOVA), n), nil
 }
 
-// Access copies between p and bus memory as a device would.
+// Access copies between p and bus memory as a device would. vfio.ErrGone: the
+// file behind the memory was truncated.
 func (m *Mapper) Access(iova uint64, p []byte, write bool) error {
 	mem, err := m.Mem(iova, len(p), write)
 	if err != nil {
 		return err
 	}
-	if write {
-		mem.CopyIn(0, p)
-	} else {
-		mem.CopyOut(0, p)
+	if !vfio.Guarded(mem, 0, func(mem vfio.Mem, _ int) {
+		if write {
+			mem.CopyIn(0, p)
+		} else {
+			mem.CopyOut(0, p)
+		}
+	}) {
+		return mapErr("access", iova, uint64(len(p)), vfio.ErrGone)
 	}
 	return nil
 }
