@@ -89,6 +89,9 @@ func (d *kernelDevice) fail(op string, err error, remedy string) error {
 		err = fmt.Errorf("%w: %w", ErrGone, err)
 		remedy = "the function was removed, or its driver unbound, under this process"
 	}
+	if remedy == "" {
+		remedy = kernelRemedy(err)
+	}
 	return &Error{Op: op, Target: d.info.Name, Err: err, Remedy: remedy}
 }
 
@@ -170,18 +173,30 @@ func (d *kernelDevice) access(index int, off uint64, p []byte, write bool) error
 	if err := checkAccess(r.RegionInfo, index, off, len(p), write); err != nil {
 		return d.fail(op(), err, "")
 	}
-	at := r.at + int64(off)
-	for len(p) > 0 {
-		n, err := call(d.fd, p, at)
-		if err == nil && n == 0 {
-			err = io.ErrUnexpectedEOF
+	if err := whole(call, d.fd, p, r.at+int64(off), index == RegionConfig || index == RegionROM); err != nil {
+		remedy := ""
+		switch {
+		case errors.Is(err, unix.EIO):
+			remedy = "memory decoding may be off, or the function in low power: set bus master, see dmesg"
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			remedy = "the kernel moved only a part of it: see dmesg; reset the function"
 		}
+		return d.fail(op(), err, remedy)
+	}
+	return nil
+}
+
+// whole moves all of p with calls that may move less. On a BAR each access is one
+// transaction: there the rest is not moved by itself, since half of a register or
+// doorbell is something else than a doorbell.
+func whole(call func(fd int, p []byte, off int64) (int, error), fd int, p []byte, at int64, pieces bool) error {
+	for moved, size := 0, len(p); len(p) > 0; {
+		n, err := call(fd, p, at)
 		if err != nil {
-			remedy := ""
-			if errors.Is(err, unix.EIO) {
-				remedy = "memory decoding may be off, or the function in low power: set bus master, see dmesg"
-			}
-			return d.fail(op(), err, remedy)
+			return err
+		}
+		if moved += n; n == 0 || moved < size && !pieces {
+			return fmt.Errorf("%d of %d bytes: %w", moved, size, io.ErrUnexpectedEOF)
 		}
 		p, at = p[n:], at+int64(n)
 	}

@@ -77,6 +77,9 @@ func checkContainer(s sys, fd int) error {
 }
 
 func (c *Container) fail(op string, err error, remedy string) error {
+	if remedy == "" {
+		remedy = kernelRemedy(err)
+	}
 	return &Error{Op: op, Target: c.path, Err: err, Remedy: remedy}
 }
 
@@ -153,7 +156,7 @@ func (c *Container) attachFD(fd int, path, bdf string) error {
 	}
 	st := abi.Group_status{Argsz: abi.SizeGroup_status}
 	if _, err := c.o.sys.ioctl(fd, abi.VFIO_GROUP_GET_STATUS, unsafe.Pointer(&st)); err != nil {
-		return fail("query IOMMU group "+path, err, "")
+		return fail("query IOMMU group "+path, err, kernelRemedy(err))
 	}
 	if st.Flags&abi.VFIO_GROUP_FLAGS_VIABLE == 0 {
 		return notViable(c.o, path, bdf)

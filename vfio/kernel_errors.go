@@ -40,6 +40,9 @@ func openGroupError(o KernelOptions, path, bdf string, err error) error {
 	case errors.Is(err, unix.EPERM):
 		e.Remedy = "run as root; a group without IOMMU needs CAP_SYS_RAWIO"
 	}
+	if e.Remedy == "" {
+		e.Remedy = kernelRemedy(err)
+	}
 	return e
 }
 
@@ -73,6 +76,9 @@ func setIOMMUError(bdf string, err error) error {
 	case errors.Is(err, unix.ENOMEM):
 		e.Err = fmt.Errorf("%w: %w", ErrNoSpace, err)
 	}
+	if e.Remedy == "" {
+		e.Remedy = kernelRemedy(err)
+	}
 	return e
 }
 
@@ -91,6 +97,9 @@ func openDeviceError(o KernelOptions, bdf string, err error) error {
 		e.Err = fmt.Errorf("%w: %w", ErrBusy, err)
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EIO):
 		e.Remedy = "the function did not come out of low power or reset: see dmesg"
+	}
+	if e.Remedy == "" {
+		e.Remedy = kernelRemedy(err)
 	}
 	return e
 }
@@ -117,5 +126,28 @@ func mapError(target, op string, size uint64, err error) error {
 	case errors.Is(err, unix.EFAULT):
 		e.Remedy = "the memory is not mapped in this process, or cannot be pinned"
 	}
+	if e.Remedy == "" {
+		e.Remedy = kernelRemedy(err)
+	}
 	return e
+}
+
+// kernelRemedy is what helps against an errno of a call for which nothing better is
+// known. The kernel logs most of its reasons.
+func kernelRemedy(err error) string {
+	switch {
+	case errors.Is(err, ErrClosed), errors.Is(err, ErrRange), errors.Is(err, ErrNotFound), errors.Is(err, ErrNotSupported):
+		return ""
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		return "run as root; if that does not help, a security module or lockdown forbids it: see dmesg"
+	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		return "free memory and open files, then try again"
+	case errors.Is(err, unix.EBUSY):
+		return "end what else uses the function or its IOMMU group: fuser -v /dev/vfio/*"
+	}
+	var e unix.Errno
+	if errors.As(err, &e) {
+		return "see dmesg: the kernel says there what went wrong"
+	}
+	return ""
 }

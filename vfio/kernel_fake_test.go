@@ -35,7 +35,9 @@ type fakeKernel struct {
 	// hook may answer a call itself: name as in log, e.g. "open group" or
 	// "VFIO_SET_IOMMU". A close or unmap it fails is done all the same.
 	hook func(name string) unix.Errno
-	log  []string
+	// short, if set, says how many of n bytes a pread or pwrite of a region moves.
+	short func(name string, region, n int) int
+	log   []string
 
 	apiVersion int
 	noType1v2  bool
@@ -78,6 +80,7 @@ type fakeDev struct {
 	config []byte
 	fds    [8]int32
 	resets int
+	behind *fakeBehind // a function of another Transport is the hardware
 }
 
 var ioctlNames = map[uint]string{
@@ -231,8 +234,12 @@ func (k *fakeKernel) close(fd int) error {
 		}
 		if last { // the IOMMU type and the mappings go with the last group
 			c.iommu = false
+			k.forgetBehind(f.group, c.maps)
 			clear(c.maps)
 		}
+	}
+	if f.kind == "device" && f.dev.behind != nil {
+		f.dev.behind.release()
 	}
 	return k.enter("close " + f.kind)
 }
@@ -268,6 +275,9 @@ func (k *fakeKernel) ioctlInt(fd int, req uint, arg int) (int, error) {
 		return 0, nil
 	case f.kind == "device" && req == abi.VFIO_DEVICE_RESET:
 		f.dev.resets++
+		if f.dev.behind != nil {
+			return 0, f.dev.behind.reset()
+		}
 		return 0, nil
 	}
 	return 0, unix.ENOTTY
@@ -323,6 +333,9 @@ func (k *fakeKernel) ioctl(fd int, req uint, arg unsafe.Pointer) (int, error) {
 		if f.container == nil || !f.container.iommu {
 			return 0, unix.EINVAL
 		}
+		if d.behind != nil {
+			d.behind.use()
+		}
 		return k.add(&fakeFD{kind: "device", dev: d}), nil
 	case "device VFIO_DEVICE_GET_INFO":
 		x := (*abi.Device_info)(arg)
@@ -332,9 +345,15 @@ func (k *fakeKernel) ioctl(fd int, req uint, arg unsafe.Pointer) (int, error) {
 		}
 		return 0, nil
 	case "device VFIO_DEVICE_GET_REGION_INFO":
+		if f.dev.behind != nil {
+			return 0, f.dev.behind.regionInfo(arg)
+		}
 		return 0, k.regionInfo(arg)
 	case "device VFIO_DEVICE_GET_IRQ_INFO":
 		x := (*abi.Irq_info)(arg)
+		if f.dev.behind != nil {
+			return 0, f.dev.behind.irqInfo(x)
+		}
 		switch x.Index {
 		case IRQMSIX:
 			x.Count, x.Flags = 8, abi.VFIO_IRQ_INFO_EVENTFD|abi.VFIO_IRQ_INFO_NORESIZE
@@ -343,6 +362,9 @@ func (k *fakeKernel) ioctl(fd int, req uint, arg unsafe.Pointer) (int, error) {
 		}
 		return 0, nil
 	case "device VFIO_DEVICE_SET_IRQS":
+		if f.dev.behind != nil {
+			return 0, f.dev.behind.setIRQs(f, (*abi.Irq_set)(arg))
+		}
 		return k.setIRQs(f, (*abi.Irq_set)(arg))
 	}
 	return 0, unix.ENOTTY
@@ -469,6 +491,11 @@ func (k *fakeKernel) mapDMA(f *fakeFD, x *abi.Iommu_type1_dma_map) error {
 			return unix.EEXIST
 		}
 	}
+	for _, b := range k.behind(f) {
+		if err := b.mapDMA(x); err != nil {
+			return err
+		}
+	}
 	f.maps[x.Iova] = x.Size
 	return nil
 }
@@ -479,6 +506,11 @@ func (k *fakeKernel) unmapDMA(f *fakeFD, x *abi.Iommu_type1_dma_unmap) error {
 		if at >= x.Iova && at+size <= x.Iova+x.Size {
 			delete(f.maps, at)
 			done += size
+			for _, b := range k.behind(f) {
+				if err := b.unmapDMA(at, size); err != nil {
+					return err
+				}
+			}
 		} else if at < x.Iova+x.Size && x.Iova < at+size {
 			return unix.EINVAL // it would split a mapping
 		}
@@ -540,6 +572,9 @@ func (k *fakeKernel) memory(name string, fd int, off int64) ([]byte, error) {
 	if f == nil || f.kind != "device" {
 		return nil, unix.EBADF
 	}
+	if b := f.dev.behind; b != nil {
+		return b.memory(off)
+	}
 	m := f.dev.bar
 	if off>>40 == RegionConfig {
 		m = f.dev.config
@@ -554,23 +589,30 @@ func (k *fakeKernel) memory(name string, fd int, off int64) ([]byte, error) {
 }
 
 func (k *fakeKernel) pread(fd int, p []byte, off int64) (int, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	m, err := k.memory("pread", fd, off)
-	if err != nil {
-		return -1, err
-	}
-	return copy(p, m), nil
+	return k.access("pread", fd, p, off)
 }
 
 func (k *fakeKernel) pwrite(fd int, p []byte, off int64) (int, error) {
+	return k.access("pwrite", fd, p, off)
+}
+
+func (k *fakeKernel) access(name string, fd int, p []byte, off int64) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	m, err := k.memory("pwrite", fd, off)
+	m, err := k.memory(name, fd, off)
 	if err != nil {
 		return -1, err
 	}
-	return copy(m, p), nil
+	if k.short != nil {
+		p = p[:k.short(name, int(off>>40), len(p))]
+	}
+	switch b := k.fds[fd].dev.behind; {
+	case b != nil:
+		return b.access(name, p, off)
+	case name == "pwrite":
+		return copy(m, p), nil
+	}
+	return copy(p, m), nil
 }
 
 func (k *fakeKernel) mmap(fd int, off int64, size, prot int) ([]byte, error) {

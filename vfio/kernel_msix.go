@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 )
 
 // The MSI-X capability (PCI Local Bus 3.0, 6.8.2): id 0x11; message control at 2,
@@ -26,11 +25,7 @@ func (d *kernelDevice) findTable() (bar int, table Span, err error) {
 		if uint64(off+len(p)) > r.Size {
 			return fmt.Errorf("%w: offset %#x", ErrRange, off)
 		}
-		n, err := d.sys.pread(d.fd, p, r.at+int64(off))
-		if err == nil && n != len(p) {
-			err = io.ErrUnexpectedEOF
-		}
-		return err
+		return whole(d.sys.pread, d.fd, p, r.at+int64(off), true)
 	}
 	bar, table, err = msixTable(read)
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 )
 
 // sys are the system calls the kernel backends make, so that tests can stand in
-// for the kernel at the ioctl table. Errors are unix.Errno.
+// for the kernel at the ioctl table. Errors are unix.Errno, EINTR among them: the
+// backends call through patient.
 type sys interface {
 	open(path string, flags int) (int, error)
 	close(fd int) error
@@ -27,41 +28,29 @@ type sys interface {
 type kernelSys struct{}
 
 func (kernelSys) open(path string, flags int) (int, error) {
-	return retry(func() (int, error) { return unix.Open(path, flags|unix.O_CLOEXEC, 0) })
+	return unix.Open(path, flags|unix.O_CLOEXEC, 0)
 }
 
 func (kernelSys) close(fd int) error { return unix.Close(fd) }
 
 func (kernelSys) ioctl(fd int, req uint, arg unsafe.Pointer) (int, error) {
-	for {
-		n, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(req), uintptr(arg))
-		switch errno {
-		case 0:
-			return int(n), nil
-		case unix.EINTR:
-		default:
-			return 0, errno
-		}
+	n, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(req), uintptr(arg))
+	if errno != 0 {
+		return 0, errno
 	}
+	return int(n), nil
 }
 
 func (kernelSys) ioctlInt(fd int, req uint, arg int) (int, error) {
-	return retry(func() (int, error) {
-		n, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(req), uintptr(arg))
-		if errno != 0 {
-			return 0, errno
-		}
-		return int(n), nil
-	})
+	n, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(req), uintptr(arg))
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), nil
 }
 
-func (kernelSys) pread(fd int, p []byte, off int64) (int, error) {
-	return retry(func() (int, error) { return unix.Pread(fd, p, off) })
-}
-
-func (kernelSys) pwrite(fd int, p []byte, off int64) (int, error) {
-	return retry(func() (int, error) { return unix.Pwrite(fd, p, off) })
-}
+func (kernelSys) pread(fd int, p []byte, off int64) (int, error)  { return unix.Pread(fd, p, off) }
+func (kernelSys) pwrite(fd int, p []byte, off int64) (int, error) { return unix.Pwrite(fd, p, off) }
 
 func (kernelSys) mmap(fd int, off int64, size, prot int) ([]byte, error) {
 	return unix.Mmap(fd, off, size, prot, unix.MAP_SHARED)
@@ -75,13 +64,71 @@ func (kernelSys) blank(b []byte) error {
 	return err
 }
 
-// retry repeats a call that a signal interrupted: Go's own preemption signals
-// are among them.
-func retry(f func() (int, error)) (int, error) {
+// patient repeats calls that a signal interrupted: Go's own preemption signals are
+// among them. Each of these calls has done nothing when it answers EINTR. close is
+// the one that has: Linux has freed the descriptor by then, and a second close
+// could hit one that another thread was just given.
+type patient struct{ sys }
+
+// beneath is o's system calls, made patient once.
+func beneath(s sys) sys {
+	if p, ok := s.(patient); ok {
+		return p
+	}
+	return patient{s}
+}
+
+func (p patient) open(path string, flags int) (n int, err error) {
 	for {
-		n, err := f()
-		if !errors.Is(err, unix.EINTR) {
+		if n, err = p.sys.open(path, flags); !errors.Is(err, unix.EINTR) {
 			return n, err
+		}
+	}
+}
+
+func (p patient) close(fd int) error {
+	if err := p.sys.close(fd); !errors.Is(err, unix.EINTR) {
+		return err
+	}
+	return nil
+}
+
+func (p patient) ioctl(fd int, req uint, arg unsafe.Pointer) (n int, err error) {
+	for {
+		if n, err = p.sys.ioctl(fd, req, arg); !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}
+
+func (p patient) ioctlInt(fd int, req uint, arg int) (n int, err error) {
+	for {
+		if n, err = p.sys.ioctlInt(fd, req, arg); !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}
+
+func (p patient) pread(fd int, b []byte, off int64) (n int, err error) {
+	for {
+		if n, err = p.sys.pread(fd, b, off); !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}
+
+func (p patient) pwrite(fd int, b []byte, off int64) (n int, err error) {
+	for {
+		if n, err = p.sys.pwrite(fd, b, off); !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}
+
+func (p patient) mmap(fd int, off int64, size, prot int) (b []byte, err error) {
+	for {
+		if b, err = p.sys.mmap(fd, off, size, prot); !errors.Is(err, unix.EINTR) {
+			return b, err
 		}
 	}
 }

@@ -36,6 +36,7 @@ func (o KernelOptions) withDefaults() KernelOptions {
 	if o.sys == nil {
 		o.sys = kernelSys{}
 	}
+	o.sys = beneath(o.sys)
 	return o
 }
 

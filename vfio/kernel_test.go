@@ -3,8 +3,11 @@ package vfio
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 	"unsafe"
@@ -12,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/mlxvfio/mlxvfio/internal/faultdoc"
 	abi "github.com/mlxvfio/mlxvfio/internal/vfioabi"
 )
 
@@ -170,12 +174,17 @@ func TestKernelErrors(t *testing.T) {
 			is: []error{ErrNotFound, unix.ENODEV}, remedy: []string{"no driver", "mlxvfio bind"},
 		},
 	}
-	for name, x := range tests {
+	names := faultdoc.Names{"ErrNotFound": ErrNotFound, "ErrRange": ErrRange, "ErrNoIOMMU": ErrNoIOMMU, "ErrBusy": ErrBusy, "ErrNotSupported": ErrNotSupported}
+	table := faultdoc.New("kernel VFIO, reasons", "TestKernelErrors", "open")
+	for _, name := range slices.Sorted(maps.Keys(tests)) {
+		x := tests[name]
+		row := table.Row(name, "", "open")
 		t.Run(name, func(t *testing.T) {
 			k := newFakeKernel(t)
 			if x.set != nil {
 				x.set(t, k)
 			}
+			row.Raised()
 			if x.bdf == "" {
 				x.bdf = bdf
 			}
@@ -190,9 +199,13 @@ func TestKernelErrors(t *testing.T) {
 				require.Contains(t, err.Error(), s)
 			}
 			require.NotContains(t, err.Error(), "\n", "one line")
+			require.NotEmpty(t, e.Remedy, "%v", err)
 			k.requireClean(t)
+			row.Saw("%s; remedy: %s", names.Describe(err, "Error"), strings.ReplaceAll(e.Remedy, k.root, ""))
+			row.Then("nothing left")
 		})
 	}
+	table.Check(t)
 }
 
 // Mapping errors name what to do; the memory that was to be mapped is freed.
@@ -483,7 +496,7 @@ func onFile(t testing.TB) *kernelDevice {
 	fd, err := unix.MemfdCreate("mlxvfio-bar", unix.MFD_CLOEXEC)
 	require.NoError(t, err)
 	require.NoError(t, unix.Ftruncate(fd, 4096))
-	d := &kernelDevice{sys: kernelSys{}, fd: fd, info: DeviceInfo{Name: "file", Regions: NumRegions}, detach: func() error { return nil }}
+	d := &kernelDevice{sys: beneath(kernelSys{}), fd: fd, info: DeviceInfo{Name: "file", Regions: NumRegions}, detach: func() error { return nil }}
 	d.regions[RegionBAR0] = kernelRegion{RegionInfo: RegionInfo{Size: 4096, Read: true, Write: true}}
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	return d

@@ -3,6 +3,7 @@ package vfio
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 
 	"github.com/mlxvfio/mlxvfio/internal/hostmem"
 	"github.com/mlxvfio/mlxvfio/internal/iova"
@@ -13,6 +14,7 @@ type slab struct {
 	arena    *hostmem.Arena
 	iova     uint64
 	size     uint64
+	align    uint64          // of iova: offsets in the slab cannot be aligned better on the bus
 	room     *iova.Allocator // offsets in the slab; nil when own
 	used     uint64          // nothing at or above this offset was ever handed out
 	readOnly bool
@@ -83,11 +85,9 @@ func (s *AddressSpace) newSlab(size, align uint64, readOnly bool) (_ *slab, err 
 		}
 	}
 	// A large slab sits at a 2 MiB boundary on the bus as it does in memory, so
-	// that the IOMMU needs one entry where it needed 512.
-	at := max(align, s.page)
-	if size >= hugePage {
-		at = max(at, hugePage)
-	}
+	// that the IOMMU needs one entry where it needed 512. A smaller one is aligned
+	// to its size, for whatever buffers will be cut out of it.
+	at := max(align, s.page, min(uint64(1)<<bits.Len64(size-1), hugePage))
 	s.mu.Lock()
 	addr, err := s.iova.Alloc(size, at)
 	s.mu.Unlock()
@@ -95,7 +95,7 @@ func (s *AddressSpace) newSlab(size, align uint64, readOnly bool) (_ *slab, err 
 		return nil, &Error{Op: fmt.Sprintf("find %d bytes of bus addresses", size), Err: ErrNoSpace,
 			Remedy: "free DMA memory, or use fewer devices in this address space"}
 	}
-	sl := &slab{iova: addr, size: size, readOnly: readOnly}
+	sl := &slab{iova: addr, size: size, align: uint64(1) << bits.TrailingZeros64(addr), readOnly: readOnly}
 	if s.opt.Memory == MemoryHeap {
 		sl.arena, err = hostmem.Heap(int(size))
 	} else {

@@ -222,7 +222,7 @@ func (s *AddressSpace) cut(b *Buffer, align uint64, readOnly bool) (bool, error)
 	}
 	room := b.room()
 	for _, sl := range s.slabs {
-		if sl.readOnly != readOnly || sl.own {
+		if sl.readOnly != readOnly || sl.own || sl.align < align {
 			continue
 		}
 		off, err := sl.room.Alloc(room, align)

@@ -211,6 +211,23 @@ func TestSmallerSlab(t *testing.T) {
 	require.Equal(t, 5, n, "2 MiB, then 2 of the 4 wanted, then the last one")
 }
 
+// Slabs that came out smaller than wanted, and not at a 2 MiB boundary, still give
+// every buffer the bus alignment that was asked for.
+func TestSmallSlabsAreAligned(t *testing.T) {
+	f := vfio.NewFaulty(vfiotest.NewRAM(vfiotest.RAMOptions{}), vfio.Plan{{Verb: vfio.VerbMapDMA, Times: -1, Err: vfio.ErrNoSpace,
+		Match: func(c vfio.Call) bool { return c.Len > 64<<10 }}})
+	t.Cleanup(func() { require.NoError(t, f.Close()) })
+	s := newSpace(t, f.DMA(), vfio.SpaceOptions{})
+	for _, x := range []struct{ size, align int }{
+		{4096, 4096}, {8192, 8192}, {4096, 0}, {16 << 10, 16 << 10}, {4096, 64 << 10}, {8192, 8192}, {64, 2 * mib}, {32 << 10, 32 << 10}, {64, 64 << 10},
+	} {
+		b, err := s.Alloc(x.size, vfio.BufferOptions{Align: x.align})
+		require.NoError(t, err)
+		require.Zero(t, b.IOVA()%uint64(max(x.align, 64)), "%d bytes at %#x, aligned to %#x", x.size, b.IOVA(), x.align)
+		t.Cleanup(func() { require.NoError(t, b.Free()) })
+	}
+}
+
 // A space that takes no more mappings says so, and what is there can be used on.
 func TestMappingsRunOut(t *testing.T) {
 	m := vfiotest.NewMapper(vfio.DMALimits{MaxMappings: 2})
