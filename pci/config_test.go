@@ -248,6 +248,12 @@ func FuzzParseConfig(f *testing.F) {
 func FuzzCapabilityWalk(f *testing.F) {
 	f.Add([]byte{0x40, 0x00, 0x01, 0x60, 0x03, 0xc0})
 	f.Add([]byte{0x50, 0x02, 0x0f, 0x00, 0x01, 0x10})
+	for _, at := range []uint16{0x100, 0x150, 0x180, 0xffc} { // extended: to itself, below the start, to the end, unaligned
+		for _, next := range []uint16{at, 0x40, 0xffc, at + 1, 0xfff} {
+			head := uint32(0x0001) | 1<<16 | uint32(next)<<20
+			f.Add(binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint16(nil, at), head))
+		}
+	}
 	f.Fuzz(func(t *testing.T, patch []byte) {
 		data := pcitest.ConfigSpace()
 		for ; len(patch) >= 6; patch = patch[6:] {

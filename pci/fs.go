@@ -81,9 +81,10 @@ func (OS) WriteAttr(name string, data []byte) error {
 	return err
 }
 
-// WriteSync leaves the data on stable storage, or an error.
+// WriteSync leaves the data on stable storage, or an error. It follows no link in
+// the place of the file.
 func (OS) WriteSync(name string, data []byte, perm fs.FileMode) error {
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, perm)
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, perm)
 	if err != nil {
 		return err
 	}
@@ -114,7 +115,7 @@ func (OS) SyncDir(name string) error {
 // one process exclude each other too.
 func (OS) Lock(name string) (io.Closer, error) {
 	for {
-		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 		if err != nil {
 			return nil, err
 		}
