@@ -5,6 +5,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -15,10 +16,13 @@ const (
 	journalDir = "/run/mlxvfio"
 )
 
+// argv is the program under test with arguments.
+func (b *bench) argv(args ...string) []string { return slices.Concat([]string{program}, b.words, args) }
+
 // cli runs the program under test and keeps what it printed under the check's name.
 func (b *bench) cli(name string, args ...string) outcome {
 	b.step("%s", name)
-	o := run(cliLimit, append([]string{program}, args...)...)
+	o := run(cliLimit, b.argv(args...)...)
 	b.keep(name, o.transcript())
 	return o
 }
@@ -105,7 +109,7 @@ func (b *bench) holdUp(name, bdf string) (*process, bool) {
 
 // stopAt starts a selftest that stops for good at a stage; the caller must kill it.
 func (b *bench) stopAt(name, bdf, stage string) (*process, bool) {
-	p, err := launch(nil, program, "selftest", bdf, "--stop-at", stage)
+	p, err := launch(nil, b.argv("selftest", bdf, "--stop-at", stage)...)
 	if err != nil {
 		return nil, b.check(name, false, "%v", err)
 	}

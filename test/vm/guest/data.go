@@ -36,7 +36,7 @@ const completionVector = 3
 func (b *bench) moves(name string, m dataMode, bdfs []string, args ...string) (text string, seen []map[int]int, ok bool) {
 	b.step("%s", name)
 	args = append(slices.Concat(args, m.flags), "--json")
-	p, err := launch(nil, append([]string{program}, args...)...)
+	p, err := launch(nil, b.argv(args...)...)
 	if err != nil {
 		return "", nil, b.check(name, false, "%v", err)
 	}
@@ -74,14 +74,14 @@ func (b *bench) head(h dataHead, schema string, m dataMode, bdfs []string) error
 	if h.Schema != "mlxvfio."+schema || h.Mode != m.name {
 		errs = append(errs, fmt.Errorf("%s in %s mode, want mlxvfio.%s in %s mode", h.Schema, h.Mode, schema, m.name))
 	}
-	if h.Device != bdfs[0] || h.Backend != "type1" || h.Firmware != b.firmware[bdfs[0]] {
-		errs = append(errs, fmt.Errorf("%s over %s with firmware %s, want %s over type1 with %s", h.Device, h.Backend, h.Firmware, bdfs[0], b.firmware[bdfs[0]]))
+	if h.Device != bdfs[0] || h.Backend != b.backend || h.Firmware != b.firmware[bdfs[0]] {
+		errs = append(errs, fmt.Errorf("%s over %s with firmware %s, want %s over %s with %s", h.Device, h.Backend, h.Firmware, bdfs[0], b.backend, b.firmware[bdfs[0]]))
 	}
 	switch {
 	case len(bdfs) == 1 && h.Peer != nil:
 		errs = append(errs, fmt.Errorf("a peer %v nobody asked for", *h.Peer))
-	case len(bdfs) == 2 && (h.Peer == nil || h.Peer.Device != bdfs[1] || h.Peer.Backend != "type1"):
-		errs = append(errs, fmt.Errorf("peer %+v, want %s over type1", h.Peer, bdfs[1]))
+	case len(bdfs) == 2 && (h.Peer == nil || h.Peer.Device != bdfs[1] || h.Peer.Backend != b.backend):
+		errs = append(errs, fmt.Errorf("peer %+v, want %s over %s", h.Peer, bdfs[1], b.backend))
 	}
 	return errors.Join(errs...)
 }
@@ -315,7 +315,7 @@ func dataKilled(b *bench) {
 	const started, underWay = 20, 200
 	busy := func(name string, enough int, args ...string) (*process, bool) {
 		b.step("%s", name)
-		p, err := launch(nil, append([]string{program}, args...)...)
+		p, err := launch(nil, b.argv(args...)...)
 		if err != nil {
 			return nil, b.check(name+"/moves", false, "%v", err)
 		}
@@ -374,7 +374,7 @@ func broken(b *bench) {
 			continue
 		}
 		b.step("%s", fault)
-		o := run(dataLimit, program, "litmus", bdf, "--json")
+		o := run(dataLimit, b.argv("litmus", bdf, "--json")...)
 		b.keep(fault+"/litmus", o.transcript())
 		var card cardReport
 		err := json.Unmarshal([]byte(o.stdout), &card)

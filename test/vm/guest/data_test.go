@@ -32,7 +32,7 @@ func judgeCard(text string) error {
 	if err := json.Unmarshal([]byte(text), &r); err != nil {
 		return err
 	}
-	b := &bench{firmware: map[string]string{"0000:01:00.0": "16.35.4030"}}
+	b := &bench{backend: "type1", firmware: map[string]string{"0000:01:00.0": "16.35.4030"}}
 	if err := b.head(r.dataHead, "litmus/1", byInterrupt, []string{"0000:01:00.0", "0000:02:00.0"}); err != nil {
 		return err
 	}

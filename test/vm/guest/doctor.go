@@ -61,7 +61,7 @@ func (b *bench) diagnosed(name string, o outcome, want ...string) (diagnosis, bo
 
 func (b *bench) doctor(name, bdf string, want ...string) (diagnosis, bool) {
 	b.step("%s", name)
-	return b.diagnosed(name, run(cliLimit, program, "doctor", bdf, "--json"), want...)
+	return b.diagnosed(name, run(cliLimit, b.argv("doctor", bdf, "--json")...), want...)
 }
 
 // obey does what a remedy says: "echo VALUE > FILE", "mknod -m 600 FILE c MAJOR MINOR", or our own program. Nothing in
@@ -145,7 +145,7 @@ func doctor(b *bench) {
 		b.released("busy-released", bdf)
 	}
 
-	node := "/dev/vfio/" + groupOf(bdf)
+	node := groupNode(bdf)
 	if err := os.Remove(node); b.check("node-prepare", err == nil, "%v", errText(err)) {
 		d, _ := b.doctor("node-missing", bdf, "node-missing")
 		b.refuses("node-missing-true", 3, node, "selftest", bdf)
@@ -182,7 +182,7 @@ func doctorUser(b *bench) {
 	if !b.onVFIO(bdf) {
 		return
 	}
-	node := "/dev/vfio/" + groupOf(bdf)
+	node := groupNode(bdf)
 	ask := func(name string, memlock uint64, want ...string) (diagnosis, bool) {
 		b.step("%s", name)
 		return b.diagnosed(name, runAs(user, memlock, cliLimit, program, "doctor", bdf, "--json"), want...)

@@ -123,7 +123,7 @@ func pair(b *bench) {
 	b.check("versions", b.firmware[x] != b.firmware[y], "the models must differ, to be told apart: %v", b.firmware)
 	var procs []*process
 	for _, bdf := range []string{x, y} {
-		p, err := launch(nil, program, "selftest", bdf, "--json")
+		p, err := launch(nil, b.argv("selftest", bdf, "--json")...)
 		if !b.check("start-"+bdf, err == nil, "%v", errText(err)) {
 			return
 		}
@@ -167,6 +167,53 @@ func refused(b *bench) {
 	}
 }
 
+// refusedWays: the same in a kernel with every way into VFIO. Each has a remedy of its own.
+func refusedWays(b *bench) {
+	bdf := b.bdfs[0]
+	if !b.onVFIO(bdf) {
+		return
+	}
+	const remedy = "allow_unsafe_interrupts"
+	b.expect("No interrupt remapping support") // of type1
+	b.expect("MSI interrupts are not secure")  // of iommufd, when it is allowed
+	for _, c := range []struct{ way, module string }{{byCdev, "iommufd"}, {byGroup, "vfio_iommu_type1"}} {
+		by := b.via(c.way, "--backend", c.way)
+		param := "/sys/module/" + c.module + "/parameters/" + remedy
+		by.refuses(c.way, 3, param, "selftest", bdf)
+		d, _ := by.doctor(c.way+"-doctor", bdf, "no-interrupt-remapping")
+		b.check(c.way+"-doctor-remedy", strings.Contains(d.text("no-interrupt-remapping", "remedy"), param), "%s", d.text("no-interrupt-remapping", "remedy"))
+		b.released(c.way+"-released", bdf)
+		if !b.obey(c.way+"-remedy", d.text("no-interrupt-remapping", "remedy")) {
+			continue
+		}
+		by.doctor(c.way+"-doctor-allowed", bdf, "unsafe-interrupts")
+		by.selftest(c.way+"-with-remedy", bdf)
+		err := sysfsWrite(param, "N")
+		b.check(c.way+"-given-back", err == nil, "%v", errText(err))
+	}
+	// the one way is refused and the other one is allowed: what is chosen is refused, and not quietly left
+	err := sysfsWrite("/sys/module/vfio_iommu_type1/parameters/"+remedy, "Y")
+	b.check("type1-allowed", err == nil, "%v", errText(err))
+	b.refuses("no-fall-back", 3, "/sys/module/iommufd/parameters/"+remedy, "selftest", bdf)
+}
+
+// pairApart: while one function is up, the other one's IOMMU lets nothing through; the models say what they are given.
+func pairApart(b *bench) {
+	x, y := b.bdfs[0], b.bdfs[1]
+	for i, up := range []string{x, y} {
+		other := b.bdfs[1-i]
+		p, ok := b.holdUp("up-"+up, up)
+		if !ok {
+			return
+		}
+		own, err := b.stateOf(up, "mappings")
+		others, oerr := b.stateOf(other, "mappings")
+		b.check("apart-"+up, err == nil && oerr == nil && own > 0 && others == 0, "%s is given %v mappings, %s %v; %v, %v", up, own, other, others, errText(err), errText(oerr))
+		p.kill()
+		b.released("released-"+up, up)
+	}
+}
+
 const (
 	hardwareTests = "^Test(HW|Hardware)"
 	contractLimit = 3 * time.Minute
@@ -181,7 +228,7 @@ func contract(name string) func(*bench) {
 			return
 		}
 		b.step("%s.test", name)
-		o := runWith([]string{"MLXVFIO_TEST_BDF=" + bdf}, contractLimit, "/bin/"+name+".test", "-test.v", "-test.run="+hardwareTests, fmt.Sprintf("-test.timeout=%v", contractLimit-10*time.Second))
+		o := runWith(b.testEnv(bdf), contractLimit, "/bin/"+name+".test", "-test.v", "-test.run="+hardwareTests, fmt.Sprintf("-test.timeout=%v", contractLimit-10*time.Second))
 		b.keep("output", o.transcript())
 		passed := 0
 		for _, m := range verdict.FindAllStringSubmatch(o.stdout, -1) {

@@ -79,21 +79,28 @@ func (b *bench) told(name, bdf, words string) bool {
 
 // counter is a count of the function's model.
 func (b *bench) counter(bdf, name string) (float64, error) {
+	return b.modelNumber(bdf, "counters", name)
+}
+
+// stateOf is a number of the state of the function's model.
+func (b *bench) stateOf(bdf, name string) (float64, error) { return b.modelNumber(bdf, "state", name) }
+
+func (b *bench) modelNumber(bdf, part, name string) (float64, error) {
 	said, err := b.tell(bdf, "state")
 	if err != nil {
 		return 0, err
 	}
 	var s struct {
 		Answer struct {
-			Functions []struct{ Counters map[string]any }
+			Functions []map[string]any
 		}
 	}
 	if err := json.Unmarshal([]byte(said), &s); err != nil || len(s.Answer.Functions) != 1 {
 		return 0, fmt.Errorf("the model's state: %v: %s", errText(err), said)
 	}
-	n, ok := s.Answer.Functions[0].Counters[name].(float64)
+	n, ok := at(s.Answer.Functions[0], part, name).(float64)
 	if !ok {
-		return 0, fmt.Errorf("the model does not count %s: %s", name, said)
+		return 0, fmt.Errorf("the model has no number %s among its %s: %s", name, part, said)
 	}
 	return n, nil
 }

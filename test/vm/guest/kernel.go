@@ -110,6 +110,15 @@ func linkName(p string) string {
 func driverOf(bdf string) string { return linkName(sysfs(bdf, "driver")) }
 func groupOf(bdf string) string  { return linkName(sysfs(bdf, "iommu_group")) }
 
+// groupNode is the file of the function's group. A group that stands in for an IOMMU has another name.
+func groupNode(bdf string) string {
+	g := groupOf(bdf)
+	if readFile("/sys/kernel/iommu_groups/"+g+"/name") == "vfio-noiommu" {
+		return "/dev/vfio/noiommu-" + g
+	}
+	return "/dev/vfio/" + g
+}
+
 func sysfsWrite(path, value string) error {
 	return within(sysfsLimit, func() error { return os.WriteFile(path, []byte(value), 0) })
 }
@@ -186,7 +195,7 @@ func unbindByHand(bdf string) error {
 // groupFree opens the function's VFIO group, which only one process can, and closes it again. A group whose last user
 // has just died may need a moment.
 func groupFree(bdf string) error {
-	node := "/dev/vfio/" + groupOf(bdf)
+	node := groupNode(bdf)
 	var err error
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		var fd int
@@ -200,7 +209,7 @@ func groupFree(bdf string) error {
 	return fmt.Errorf("open %s: %w", node, err)
 }
 
-// vfioUsers names the processes, but for the exempt ones, that hold a VFIO container, group or device open.
+// vfioUsers names the processes, but for the exempt ones, that hold a VFIO container, group or device, or an iommufd open.
 func vfioUsers(exempt ...*process) []string {
 	var out []string
 	fds, err := filepath.Glob("/proc/[0-9]*/fd/*")
@@ -209,7 +218,7 @@ func vfioUsers(exempt ...*process) []string {
 	}
 	for _, fd := range fds {
 		t, err := os.Readlink(fd)
-		if err == nil && (strings.HasPrefix(t, "/dev/vfio/") || strings.Contains(t, "[vfio-device]")) {
+		if err == nil && (strings.HasPrefix(t, "/dev/vfio/") || t == iommufdNode || strings.Contains(t, "[vfio-device]")) {
 			pid := strings.Split(fd, "/")[2]
 			if slices.ContainsFunc(exempt, func(p *process) bool { return strconv.Itoa(p.cmd.Process.Pid) == pid }) {
 				continue
@@ -222,7 +231,7 @@ func vfioUsers(exempt ...*process) []string {
 
 // claim opens the group twice: the second time must be refused as long as the first is open.
 func claim(bdf string) error {
-	node := "/dev/vfio/" + groupOf(bdf)
+	node := groupNode(bdf)
 	fd, err := syscall.Open(node, syscall.O_RDWR|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", node, err)

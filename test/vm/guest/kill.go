@@ -58,7 +58,7 @@ func killRunning(b *bench) {
 		after := whole * time.Duration(i+1) / (moments + 1)
 		name := fmt.Sprintf("at-%02d", i+1)
 		b.step("%s: after %v of %v", name, after, whole)
-		p, err := launch(nil, program, "selftest", bdf, "--json")
+		p, err := launch(nil, b.argv("selftest", bdf, "--json")...)
 		if !b.check(name, err == nil, "%v", errText(err)) {
 			return
 		}
@@ -132,7 +132,7 @@ func restore(b *bench) {
 	for _, after := range []time.Duration{30, 80, 200, 500} {
 		after *= time.Millisecond
 		name := fmt.Sprintf("bind-killed-after-%v", after)
-		p, err := launch(nil, program, "bind", bdf)
+		p, err := launch(nil, b.argv("bind", bdf)...)
 		if !b.check(name, err == nil, "%v", errText(err)) {
 			return
 		}

@@ -206,7 +206,10 @@ func work() {
 		rep.check("worker/command-line", false, "%v", err)
 		return
 	}
-	b := &bench{reporter: rep, bdfs: functions(vendorMellanox), firmware: map[string]string{}, models: map[string]string{}, mods: &modules{}, host: &host{port: rep.port}}
+	b := &bench{reporter: rep, bdfs: functions(vendorMellanox), firmware: map[string]string{}, models: map[string]string{}, mods: &modules{}, host: &host{port: rep.port}, backend: run.Backend}
+	if run.Backend == noIOMMU {
+		b.words = []string{unsafeNoIOMMU}
+	}
 	for i, m := range run.Models {
 		if i < len(b.bdfs) {
 			b.models[b.bdfs[i]], b.firmware[b.bdfs[i]] = m.Words, m.Firmware

@@ -49,6 +49,15 @@ var scenarios = map[string]scenario{
 	"health-sysfs":  {healthSysfs, 3 * time.Minute},
 	"pci-state":     {pciState, 30 * time.Second},
 
+	"ways":         {ways, 2 * time.Minute},
+	"ways-hidden":  {waysHidden, 2 * time.Minute},
+	"refused-ways": {refusedWays, time.Minute},
+	"pair-apart":   {pairApart, time.Minute},
+
+	"noiommu-bind":  {noIOMMUBind, time.Minute},
+	"noiommu-loud":  {noIOMMULoud, time.Minute},
+	"noiommu-moved": {noIOMMUMoved, 3 * time.Minute},
+
 	// of the bench itself
 	"mechanics":     {mechanics, 30 * time.Second},
 	"control-fail":  {controlFail, 10 * time.Second},
@@ -71,7 +80,7 @@ func find(name string) (scenario, bool) {
 // shown on a function that QEMU makes by itself.
 func mechanics(b *bench) {
 	const vendorQEMU = "0x1b36"
-	var bdf string
+	var bdf, node string
 	for _, f := range functions(vendorQEMU) {
 		if strings.HasPrefix(readFile(sysfs(f, "class")), "0x0108") { // an NVMe controller
 			bdf = f
@@ -88,6 +97,11 @@ func mechanics(b *bench) {
 	b.check("group", groupOf(bdf) != "", "IOMMU group %q", groupOf(bdf))
 	err = claim(bdf)
 	b.check("group-exclusive", err == nil, "%v", errText(err))
+	if exists(iommufdNode) { // a kernel with every way into VFIO
+		node = cdevNode(bdf)
+		b.check("cdev", node != "" && exists(node), "character device %q", node)
+		b.check("modes", readFile(noIOMMUMode) == "N" && tainted() == 0, "%s is %q, tainted %#x", noIOMMUMode, readFile(noIOMMUMode), tainted())
+	}
 	b.check("no-users", len(vfioUsers()) == 0, "%s", strings.Join(vfioUsers(), "; "))
 	methods := readFile(sysfs(bdf, "reset_method"))
 	err = sysfsWrite(sysfs(bdf, "reset"), "1")
@@ -95,6 +109,7 @@ func mechanics(b *bench) {
 	err = unbindByHand(bdf)
 	b.check("unbind", err == nil && driverOf(bdf) == "", "%v, %s", errText(err), driverState(bdf))
 	b.check("group-gone", groupFree(bdf) != nil, "the group's node goes with the last vfio-pci function")
+	b.check("cdev-gone", node == "" || !exists(node), "and so does the character device %q", node)
 	err = probe(bdf)
 	b.check("given-back", err == nil && driverState(bdf) == before, "%v, %s, before: %s", errText(err), driverState(bdf), before)
 }

@@ -26,7 +26,7 @@ const goodSelftest = `{"schema":"mlxvfio.selftest/1","device":"0000:01:00.0","ba
 "dma":{"mappings":0,"map_calls":2,"unmap_calls":2,"mapped_bytes":0,"live_buffers":0,"live_bytes":0},"verdict":"pass"}`
 
 func TestJudgeSelftest(t *testing.T) {
-	want := expectation{"0000:01:00.0", "16.35.4030", []string{"open", "ready"}, 2, false}
+	want := expectation{"0000:01:00.0", "type1", "16.35.4030", []string{"open", "ready"}, 2, false}
 	require.NoError(t, judgeSelftest(goodSelftest, want))
 	for _, c := range []struct{ from, to, complaint string }{
 		{`"verdict":"pass"`, `"verdict":"fail"`, "verdict"},
@@ -70,9 +70,9 @@ func TestJudgeSelftest(t *testing.T) {
 		require.ErrorContains(t, judgeSelftest(strings.Replace(goodSelftest, c.from, c.to, 1), want), c.complaint, "%s → %s", c.from, c.to)
 	}
 	require.ErrorContains(t, judgeSelftest(goodSelftest+goodSelftest, want), "not one object")
-	require.ErrorContains(t, judgeSelftest(goodSelftest, expectation{want.bdf, want.firmware, want.stages, 2, true}), "want none and polled")
+	require.ErrorContains(t, judgeSelftest(goodSelftest, expectation{want.bdf, want.backend, want.firmware, want.stages, 2, true}), "want none and polled")
 	polled := strings.NewReplacer(`"event","vectors":3`, `"polled","vectors":0`, `1 command, 1 completion event, 2 wake-ups`, `skipped: polled`).Replace(goodSelftest)
-	require.NoError(t, judgeSelftest(polled, expectation{want.bdf, want.firmware, want.stages, 2, true}))
+	require.NoError(t, judgeSelftest(polled, expectation{want.bdf, want.backend, want.firmware, want.stages, 2, true}))
 	want.firmware = ""
 	require.ErrorContains(t, judgeSelftest(goodSelftest, want), "firmware", "a guest that was not told the version")
 }

@@ -59,7 +59,7 @@ func info(b *bench) {
 		}
 		b.sameFirmware(name, bdf, o)
 		eqs, _ := at(o, "hca", "eqs").([]any)
-		b.check(name+"-hca", at(o, "backend") == "type1" && at(o, "hca", "events") == true && len(eqs) == 3 && at(o, "hca", "port_type") == "IB" &&
+		b.check(name+"-hca", at(o, "backend") == b.backend && at(o, "hca", "events") == true && len(eqs) == 3 && at(o, "hca", "port_type") == "IB" &&
 			at(o, "segment", "health_syndrome") == "OK" && at(o, "segment", "initializing") == false, "%s", brief(jsonText(o)))
 	}
 	b.released("released", bdf)

@@ -6,13 +6,18 @@ import (
 	"path/filepath"
 )
 
-// release is the kernel that machines run unless they name another.
-const release = "6.12"
+// release is the kernel that machines run unless they name another; custom is the bench's own (test/vm/kernel), which
+// has what distributions leave out.
+const (
+	release = "6.12"
+	custom  = "custom"
+)
 
 // image is the initramfs, the same for every machine but for the kernel's modules, and the program under test.
 type image struct {
 	builder
 	kernels  string // folder with a kernel for each release
+	custom   string // folder with the bench's own kernel, "" without it
 	cli      string // the program under test, a static binary that serves on the host and runs in the guest
 	programs []byte
 	initrds  map[string]string // by release
@@ -68,7 +73,12 @@ func (img *image) has(release string) bool {
 	return err == nil
 }
 
-func (img *image) kernel(release string) kernel { return kernel{filepath.Join(img.kernels, release)} }
+func (img *image) kernel(release string) kernel {
+	if release == custom {
+		return kernel{dir: img.custom, builtIn: true}
+	}
+	return kernel{dir: filepath.Join(img.kernels, release)}
+}
 
 // bootable gives a kernel and the initramfs for it. The kernel unpacks archives that follow one another: the programs, and
 // its own modules.

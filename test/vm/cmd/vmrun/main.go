@@ -28,6 +28,7 @@ func init() { runtime.LockOSThread() }
 
 type options struct {
 	bench, judge, out string
+	custom            string
 	only              []string
 	verbose           bool
 }
@@ -36,8 +37,10 @@ func main() {
 	var o options
 	only := flag.String("only", "", "run these machines and witnesses only, separated by commas (default: all)")
 	list := flag.Bool("list", false, "list the machines and witnesses")
+	needs := flag.Bool("needs", false, "print the kernels that the machines need beyond the one that test/vm/fetch fetches")
 	flag.StringVar(&o.bench, "bench", "", "folder with QEMU and the kernel (made by test/vm/fetch)")
 	flag.StringVar(&o.judge, "judge", "", "folder made by ../shared/judge/setup; without it the witnesses are skipped")
+	flag.StringVar(&o.custom, "custom", "", "folder with the bench's own kernel (made by test/vm/kernel)")
 	flag.StringVar(&o.out, "out", "", "folder for results and logs")
 	flag.BoolVar(&o.verbose, "v", false, "show the guest's console and every check")
 	flag.Parse()
@@ -45,12 +48,16 @@ func main() {
 		fmt.Println(strings.Join(names(), "\n"))
 		return
 	}
+	if *only != "" {
+		o.only = strings.Split(*only, ",")
+	}
+	if *needs {
+		fmt.Println(strings.Join(o.releases(), "\n"))
+		return
+	}
 	if flag.NArg() > 0 || o.bench == "" || o.out == "" {
 		flag.Usage()
 		os.Exit(2)
-	}
-	if *only != "" {
-		o.only = strings.Split(*only, ",")
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -75,6 +82,19 @@ func names() []string {
 	return out
 }
 
+func (o options) wants(name string) bool { return len(o.only) == 0 || slices.Contains(o.only, name) }
+
+// releases are the kernels, beyond the usual one, of the machines that shall run.
+func (o options) releases() []string {
+	var out []string
+	for _, p := range plans {
+		if o.wants(p.Name) && p.Release != "" && !slices.Contains(out, p.Release) {
+			out = append(out, p.Release)
+		}
+	}
+	return out
+}
+
 // run does everything and returns the number of failed checks.
 func run(ctx context.Context, o options) (failed int, err error) {
 	for _, n := range o.only {
@@ -82,7 +102,9 @@ func run(ctx context.Context, o options) (failed int, err error) {
 			return 0, fmt.Errorf("no machine or witness %q; there are %s", n, strings.Join(names(), ", "))
 		}
 	}
-	wanted := func(name string) bool { return len(o.only) == 0 || slices.Contains(o.only, name) }
+	if slices.Contains(o.releases(), custom) && o.custom == "" {
+		return 0, errors.New("some of the machines need the bench's own kernel: make it with test/vm/kernel and name it with -custom, or leave them out with -only")
+	}
 	if o.out, err = filepath.Abs(o.out); err != nil {
 		return 0, err
 	}
@@ -98,16 +120,16 @@ func run(ctx context.Context, o options) (failed int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	selected := slices.DeleteFunc(slices.Clone(plans), func(p plan) bool { return !wanted(p.Name) })
-	judged := slices.DeleteFunc(slices.Clone(witnesses), func(w witness) bool { return !wanted(w.name()) })
-	img := &image{builder: builder{root, tmp}, kernels: filepath.Join(o.bench, "kern"), initrds: map[string]string{}}
+	selected := slices.DeleteFunc(slices.Clone(plans), func(p plan) bool { return !o.wants(p.Name) })
+	judged := slices.DeleteFunc(slices.Clone(witnesses), func(w witness) bool { return !o.wants(w.name()) })
+	img := &image{builder: builder{root, tmp}, kernels: filepath.Join(o.bench, "kern"), custom: o.custom, initrds: map[string]string{}}
 	if err := img.build(ctx, slices.ContainsFunc(selected, plan.programs), len(judged) > 0 && o.judge != ""); err != nil {
 		return 0, err
 	}
 	var results []result
 	for _, p := range selected {
 		fmt.Printf("== %s\n", p.Name)
-		if p.Release != "" && !img.has(p.Release) {
+		if p.Release != "" && p.Release != custom && !img.has(p.Release) {
 			if err := skip(os.Stdout, os.Getenv("MLXVFIO_SKIPPED"), "machine "+p.Name, fmt.Sprintf("kernel %s comes with ../shared/judge, which is absent", p.Release)); err != nil {
 				return 0, err
 			}
@@ -171,7 +193,7 @@ func runPlan(ctx context.Context, o options, img *image, p plan) (_ result, err 
 		qemu: filepath.Join(o.bench, "qemu"), iommu: p.IOMMU, ports: p.Ports, append: p.Kernel, beside: p.Beside, devices: slices.Clone(p.Devices), out: out,
 		grace: 20 * time.Second, // boot and power-off
 	}
-	m.run.Scenarios, m.run.Limit, m.run.HugePages = p.Scenarios, p.Limit, p.HugePages
+	m.run.Scenarios, m.run.Limit, m.run.HugePages, m.run.Backend = p.Scenarios, p.Limit, p.HugePages, cmp.Or(p.Backend, "type1")
 	if m.kernel, m.initrd, err = img.bootable(cmp.Or(p.Release, release)); err != nil {
 		return result{}, err
 	}

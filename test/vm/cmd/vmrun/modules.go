@@ -14,8 +14,11 @@ import (
 // guestModules are loaded in the guest, or may be by a scenario; what they depend on comes along.
 var guestModules = []string{"vfio_iommu_type1", "vfio_pci", "mlx5_core"}
 
-// kernel is an unpacked Debian kernel package.
-type kernel struct{ dir string }
+// kernel is an unpacked Debian kernel package, or an image of our own that looks like one.
+type kernel struct {
+	dir     string
+	builtIn bool // what the guest needs is in the image, and there are no modules
+}
 
 // image is the kernel's bootable file.
 func (k kernel) image() (string, error) {
@@ -37,6 +40,10 @@ func (k kernel) image() (string, error) {
 // pack adds the modules and /lib/modules.dep, one line "name dependency..." for each. The unpacked package has no
 // modules.dep (depmod runs at installation), so the dependencies come from the modules themselves.
 func (k kernel) pack(a *archive, names []string) error {
+	if k.builtIn {
+		a.add("lib/modules.dep", modeFile, nil)
+		return nil
+	}
 	files := map[string]string{}
 	err := filepath.WalkDir(filepath.Join(k.dir, "usr/lib/modules"), func(p string, d fs.DirEntry, err error) error {
 		if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"time"
 )
 
@@ -15,6 +16,7 @@ type plan struct {
 	Ports     string   // further words for the root ports, each with its comma in front
 	IOMMU     []string // QEMU arguments; nil: an intel-iommu that remaps interrupts
 	Release   string   // of the kernel; "" is release
+	Backend   string   // the way into VFIO that the program must take; "" is type1, the only one that Debian's kernels have
 	Kernel    string   // further words of the kernel command line
 	HugePages int      // 2 MiB pages reserved in the guest
 	Limit     time.Duration
@@ -34,7 +36,10 @@ const (
 )
 
 // plans are what "make vm" runs, in order.
-var plans = []plan{
+var plans = slices.Concat(debianPlans, customPlans)
+
+// debianPlans are the machines that run kernels as Debian ships them.
+var debianPlans = []plan{
 	{
 		// the bench itself, without the program under test
 		Name:      "bench",

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,6 +23,7 @@ import (
 type witness struct {
 	Scenario  string
 	Port      string   // link layer of the model: ib or eth
+	Profile   string   // of the model; "" is cx5
 	Functions int      // of the model's chip; 0 is one
 	Variant   string   // what tells apart two runs of a scenario on the same port
 	Fault     string   // fault of the model that is raised when the scenario asks for one, and cleared if it is not fatal
@@ -74,6 +76,21 @@ var healthSteps = []string{
 	"still-bound", "commands-work", "quiet-after", "unbind-after", "guest-completed",
 }
 
+// laterChip is the life of mlx5_core on a model of another chip: it must come up, and let go, as on the first.
+func laterChip(profile, device string) witness {
+	return witness{
+		Scenario: "mlx5_core",
+		Port:     "ib",
+		Profile:  profile,
+		Required: []string{
+			"insmod-mlx5_core", "firmware-version", "vendor-specific-capability", "devlink-health-dump-fw_fatal", "health-poll",
+			"rebind-1-pages", "rebind-2-pages", "rebind-3-pages", "rmmod-mlx5_core", "rmmod-log", "guest-completed",
+		},
+		Log:   []string{"[15b3:" + device + "]"}, // the kernel enumerated that chip
+		Skips: append([]string{"running-fw-query", "netdev"}, healthDumps...),
+	}
+}
+
 // witnesses are what "make vm" asks, in order.
 var witnesses = []witness{
 	{
@@ -85,6 +102,7 @@ var witnesses = []witness{
 		},
 		Skips: append([]string{"running-fw-query", "netdev"}, healthDumps...),
 	},
+	laterChip("cx6dx", "101d"), laterChip("cx7", "1021"), laterChip("bf3", "a2dc"),
 	{
 		// A fatal error: mlx5_core sees it, reads every field as it was written, resets the firmware under the semaphore
 		// of the vendor-specific capability and comes up again.
@@ -207,8 +225,10 @@ func (w witness) name() string {
 	if w.Port != "ib" {
 		n += "-" + w.Port
 	}
-	if w.Variant != "" {
-		n += "-" + w.Variant
+	for _, s := range []string{w.Profile, w.Variant} {
+		if s != "" {
+			n += "-" + s
+		}
 	}
 	return n
 }
@@ -285,7 +305,7 @@ func (w witness) ask(ctx context.Context, root string, o options, cli string) (r
 		return rep, err
 	}
 	defer func() { _ = os.RemoveAll(sockets) }() // in the temporary folder
-	serve := cli + " serve sim:cx5,port=" + w.Port
+	serve := cli + " serve sim:" + cmp.Or(w.Profile, "cx5") + ",port=" + w.Port
 	var socket []string
 	for i := range max(1, w.Functions) {
 		socket = append(socket, filepath.Join(sockets, fmt.Sprintf("model%d.sock", i)))

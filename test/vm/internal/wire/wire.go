@@ -80,6 +80,7 @@ type Run struct {
 	Models    []Model       // the ConnectX functions that must be there, in the order of their addresses
 	Limit     time.Duration // the guest gives up, reports and powers off after this
 	HugePages int           // 2 MiB pages to reserve
+	Backend   string        // the way into VFIO that the program must take: type1, iommufd or noiommu
 }
 
 // Model is a function's device model, as the host knows it.
@@ -101,8 +102,8 @@ func (r Run) Words() string {
 	for _, m := range r.Models {
 		models = append(models, m.Words+nextWord+m.Firmware)
 	}
-	return fmt.Sprintf("%[1]sscenarios=%[2]s %[1]slimit=%[3]s %[1]shugepages=%[4]d %[1]smodels=%[5]s",
-		prefix, strings.Join(r.Scenarios, ","), r.Limit, r.HugePages, strings.Join(models, nextModel))
+	return fmt.Sprintf("%[1]sscenarios=%[2]s %[1]slimit=%[3]s %[1]shugepages=%[4]d %[1]smodels=%[5]s %[1]sbackend=%[6]s",
+		prefix, strings.Join(r.Scenarios, ","), r.Limit, r.HugePages, strings.Join(models, nextModel), r.Backend)
 }
 
 // ParseRun finds the words of Run.Words in a kernel command line.
@@ -123,6 +124,8 @@ func ParseRun(cmdline string) (Run, error) {
 			r.HugePages, err = strconv.Atoi(value)
 		case "models":
 			r.Models, err = parseModels(value)
+		case "backend":
+			r.Backend = value
 		default:
 			err = fmt.Errorf("no such word")
 		}

@@ -8,7 +8,7 @@ import (
 )
 
 func TestRunSurvivesTheKernelCommandLine(t *testing.T) {
-	r := Run{Scenarios: []string{"bind", "kill"}, Limit: 90 * time.Second, HugePages: 16,
+	r := Run{Scenarios: []string{"bind", "kill"}, Limit: 90 * time.Second, HugePages: 16, Backend: "iommufd",
 		Models: []Model{{"sim:cx5,port=ib", "16.35.4030"}, {"sim:cx5,port=ib,fault=status@NOP#2=BAD_PARAM_ERR/0x1,fw=16.35.1012", "16.35.1012"}}}
 	got, err := ParseRun("console=ttyS0 quiet " + r.Words() + " intel_iommu=on\n")
 	require.NoError(t, err)
