@@ -136,6 +136,8 @@ func (c *client) fail(op string, err error) error {
 		e.Remedy = "start the server first: mlxvfio serve --socket PATH"
 	case op == "connect" && errors.Is(err, unix.EACCES):
 		e.Remedy = "run as the user who owns the socket"
+	case errors.As(err, new(*refusedError)):
+		e.Remedy = "the server's log says why: mlxvfio serve --log-level debug"
 	case errors.Is(err, ErrProtocol):
 		e.Remedy = "check that a vfio-user server of version 0.0 listens there"
 	}
