@@ -16,7 +16,7 @@ import (
 //
 // Bind refuses, before it writes anything: a function that is none of mlx5
 // (ErrNotMellanox) or runs no firmware (ErrFlashRecovery), one without IOMMU
-// (ErrNoIOMMU), a kernel without the vfio-pci driver (ErrNoDriver), a group
+// (ErrNoIOMMU; Options.UnsafeNoIOMMU accepts it), a kernel without the vfio-pci driver (ErrNoDriver), a group
 // with other functions on host drivers (ErrGroupNotViable) and a function in
 // use (ErrBusy); Options.Force overrides the last two.
 //
@@ -44,7 +44,7 @@ func Bind(ctx context.Context, b BDF, opt Options) (*Result, error) {
 		return t.res, err
 	}
 	if done, err := t.alreadyBound(f); done || err != nil {
-		return t.res, err
+		return t.res, t.repairSwitch(ctx, err)
 	}
 	if err := t.acquire(); err != nil {
 		return t.res, err
@@ -54,7 +54,7 @@ func Bind(ctx context.Context, b BDF, opt Options) (*Result, error) {
 		return t.res, err
 	}
 	if done, err := t.alreadyBound(f); done || err != nil { // someone was faster
-		return t.res, err
+		return t.res, t.repairSwitch(ctx, err)
 	}
 	if err := t.checkBind(f); err != nil {
 		return t.res, err
@@ -127,39 +127,20 @@ func (t *txn) alreadyBound(f *Function) (bool, error) {
 // checkBind holds every condition that must be met before the first write.
 func (t *txn) checkBind(f *Function) error {
 	o, b := t.o, t.b
-	if f.IOMMU == nil || f.IOMMU.NoIOMMU {
-		if err := t.checkNoIOMMU(f); err != nil {
-			return err
-		}
-	}
 	if _, err := o.FS.Stat(o.driverDir(vfioDriver)); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return failf(t.op, b, ErrNoDriver, "modprobe vfio-pci", "%s (module vfio_pci) does not exist", o.driverDir(vfioDriver))
 		}
 		return sysfsError(t.op, b, "stat", o.driverDir(vfioDriver), err)
 	}
-	if f.IOMMU != nil && !f.IOMMU.NoIOMMU {
-		if err := t.checkGroup(f); err != nil {
+	if !f.guarded() {
+		if err := t.checkNoIOMMU(); err != nil {
 			return err
 		}
+	} else if err := t.checkGroup(f); err != nil {
+		return err
 	}
 	return t.refuse(ErrBusy, f.InUse(o))
-}
-
-// checkNoIOMMU: vfio-pci fails to probe a function without group unless the
-// unsafe mode is on, and would leave it without any driver.
-func (t *txn) checkNoIOMMU(f *Function) error {
-	const param = "module/vfio/parameters/enable_unsafe_noiommu_mode"
-	path := filepath.Join(t.o.SysRoot, param)
-	if !t.o.UnsafeNoIOMMU {
-		return failf(t.op, t.b, ErrNoIOMMU, "boot with intel_iommu=on (or enable the IOMMU in the firmware setup); without one only with --unsafe-noiommu",
-			"nothing would keep the device from writing anywhere in memory")
-	}
-	if data, err := t.o.FS.ReadFile(path); err != nil || strings.TrimSpace(string(data)) != "Y" {
-		return failf(t.op, t.b, ErrNoIOMMU, "modprobe vfio && echo Y > "+path, "and the kernel's no-IOMMU mode is off (%s)", path)
-	}
-	t.res.Overrode = append(t.res.Overrode, "no IOMMU: the device can write anywhere in memory")
-	return nil
 }
 
 // checkGroup: VFIO opens a group only when no member has a host driver.
@@ -227,6 +208,11 @@ func (t *txn) moveToVFIO(ctx context.Context, f *Function) error {
 				return err
 			}
 		}
+		if t.unguarded {
+			if err := t.switchOn(ctx); err != nil {
+				return err
+			}
+		}
 		if err := t.probe(ctx); err != nil {
 			return err
 		}
@@ -238,7 +224,24 @@ func (t *txn) moveToVFIO(ctx context.Context, f *Function) error {
 		}
 		return failf(t.op, t.b, ErrProbe, "dmesg | grep -i vfio", "asked for %s, the function has %s", vfioDriver, nameOrNone(got))
 	}
-	return nil
+	return t.switchBack(ctx)
+}
+
+// repairSwitch ends what a bind that died right after its probe left on. err is
+// why there is nothing else to do, or nil.
+func (t *txn) repairSwitch(ctx context.Context, err error) error {
+	m, merr := readMark(t.op, t.b, t.o)
+	if err != nil || merr != nil || m == nil || m.BDF != t.b {
+		return err
+	}
+	if t.lock == nil {
+		if err := t.acquire(); err != nil {
+			return err
+		}
+		defer t.release()
+	}
+	t.note("process %d died before it had turned no-IOMMU mode off", m.PID)
+	return t.switchBack(ctx)
 }
 
 // rollBack undoes a failed bind without the caller's context, which may be

@@ -109,8 +109,9 @@ func inspect(op string, b BDF, o Options) (*Function, error) {
 	if f.IOMMU, err = readGroup(o, dir); err != nil {
 		return nil, sysfsError(op, b, "read", "iommu_group", err)
 	}
+	f.Unit = readUnit(o, dir)
 	if IsVFIO(f.Driver) {
-		vfioNodes(f, r)
+		vfioNodes(f, o, dir)
 	}
 	f.Unreadable = r.bad
 	return f, nil
@@ -252,30 +253,18 @@ func readGroup(o Options, dir string) (*Group, error) {
 			continue // a platform device shares the group
 		}
 		m := &attrs{fs: o.FS, dir: o.deviceDir(b)}
-		g.Members = append(g.Members, Member{BDF: b, Class: uint32(m.hex("class", 24)),
+		x := Member{BDF: b, Class: uint32(m.hex("class", 24)),
 			Vendor: uint16(m.hex("vendor", 16)), Device: uint16(m.hex("device", 16)),
-			Driver: linkBase(o.FS, filepath.Join(m.dir, "driver"))})
+			Driver: linkBase(o.FS, filepath.Join(m.dir, "driver"))}
+		if IsVFIO(x.Driver) {
+			if name := cdevName(o, m.dir); name != "" {
+				x.VFIOCdev = "/dev/vfio/devices/" + name
+			}
+		}
+		g.Members = append(g.Members, x)
 	}
 	slices.SortFunc(g.Members, func(x, y Member) int { return x.BDF.Compare(y.BDF) })
 	return g, nil
-}
-
-// vfioNodes names the character devices through which user space opens the
-// function.
-func vfioNodes(f *Function, r *attrs) {
-	if f.IOMMU != nil {
-		f.VFIONode = "/dev/vfio/" + strconv.Itoa(f.IOMMU.Number)
-		if f.IOMMU.NoIOMMU {
-			f.VFIONode = "/dev/vfio/noiommu-" + strconv.Itoa(f.IOMMU.Number)
-		}
-	}
-	for _, name := range r.names("vfio-dev") {
-		// The folder exists on every kernel; only with the cdev interface has
-		// it a device number.
-		if _, err := r.fs.Stat(filepath.Join(r.dir, "vfio-dev", name, "dev")); err == nil && validName(name) {
-			f.VFIOCdev = "/dev/vfio/devices/" + name
-		}
-	}
 }
 
 // known drops the kernel's words for "cannot tell".

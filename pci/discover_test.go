@@ -16,6 +16,7 @@ import (
 // group, an mlx4 card, a card in recovery mode, and devices of others.
 func machine(t testing.TB) *pcitest.Tree {
 	tr := pcitest.New(t)
+	tr.IOMMUFD()
 	tr.Driver("nvme", "144d:a80a")
 	tr.Add(pcitest.Spec{BDF: "0000:3a:00.0", Vendor: 0x8086, Device: 0x2030, Class: 0x060400, Driver: "pcieport", Group: 30})
 	tr.Add(pcitest.Spec{BDF: "0000:3b:00.1", Driver: "mlx5_core", Group: 31, Infiniband: []string{"mlx5_1"}})

@@ -49,6 +49,8 @@ type Finding struct {
 // Diagnosis is all that stands between a function and an open of it.
 type Diagnosis struct {
 	Function *Function
+	// Way is how an open would go, once nothing blocks it.
+	Way Way
 	// Findings, those that block first, then in the order in which an open
 	// would meet them.
 	Findings []Finding
@@ -86,10 +88,14 @@ func DiagnoseAll(ctx context.Context, opt Options) ([]*Diagnosis, error) {
 func diagnose(f *Function, h *host) *Diagnosis {
 	d := &doctor{o: h.o, h: h, f: f, b: f.BDF, dir: h.o.deviceDir(f.BDF), res: &Diagnosis{Function: f, Findings: []Finding{}}}
 	if d.kind() { // what mlx5 does not drive needs no further reasons
+		d.way = f.way(h)
+		d.res.Way = d.way
 		d.config()
 		d.power()
 		d.bars()
 		d.iommu()
+		d.backend()
+		d.unguarded()
 		d.group()
 		d.reserved()
 		d.remapping()
@@ -102,6 +108,7 @@ func diagnose(f *Function, h *host) *Diagnosis {
 		d.memlock()
 	}
 	d.lockdown()
+	d.leftOn()
 	slices.SortStableFunc(d.res.Findings, func(x, y Finding) int { return cmp.Compare(x.Severity.rank(), y.Severity.rank()) })
 	return d.res
 }
@@ -113,6 +120,7 @@ type doctor struct {
 	f   *Function
 	b   BDF
 	dir string // the function's sysfs folder
+	way Way
 	res *Diagnosis
 }
 

@@ -86,10 +86,14 @@ func (d *doctor) driver() {
 		return
 	}
 	if !d.has(InterruptedBind) {
+		bind := "mlxvfio bind " + d.b.String()
+		if d.way.Backend == BackendNoIOMMU && d.o.UnsafeNoIOMMU {
+			bind += " --unsafe-noiommu"
+		}
 		if d.f.Driver == "" {
-			d.found(NotBound, "mlxvfio bind "+d.b.String(), "%s does not exist: the function has no driver", d.attr("driver"))
+			d.found(NotBound, bind, "%s does not exist: the function has no driver", d.attr("driver"))
 		} else {
-			d.found(NotBound, "mlxvfio bind "+d.b.String(), "%s is %s", d.attr("driver"), d.f.Driver)
+			d.found(NotBound, bind, "%s is %s", d.attr("driver"), d.f.Driver)
 		}
 	}
 	for _, u := range d.f.InUse(d.o) {

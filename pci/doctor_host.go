@@ -3,6 +3,7 @@ package pci
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -12,6 +13,7 @@ type host struct {
 	o Options
 
 	cmd, cpu *string
+	devices  *string
 	scanned  bool
 	nodes    map[string][]Holder
 	hidden   int
@@ -85,19 +87,20 @@ func (h *host) holders() (map[string][]Holder, int) {
 
 // modules: in sysfs the driver has a minus sign and the module an underscore.
 // A driver that is built in has no module folder, so the driver is looked for;
-// vfio_iommu_type1 has parameters and hence always a folder.
+// vfio_iommu_type1 has parameters and hence always a folder. With iommufd there
+// is no further module: vfio itself needs it and has loaded it.
 func (d *doctor) modules() {
 	var missing, load []string
-	for _, m := range []struct{ path, module string }{
-		{d.o.driverDir(vfioDriver), "vfio-pci"},
-		{filepath.Join(d.o.SysRoot, "module/vfio_iommu_type1"), "vfio_iommu_type1"},
-	} {
-		if m.module == vfioDriver && IsVFIO(d.f.Driver) {
-			continue // a variant driver has the function
+	look := func(path, module string) {
+		if _, err := d.o.FS.Stat(path); err != nil {
+			missing, load = append(missing, path), append(load, module)
 		}
-		if _, err := d.o.FS.Stat(m.path); err != nil {
-			missing, load = append(missing, m.path), append(load, m.module)
-		}
+	}
+	if !IsVFIO(d.f.Driver) { // else vfio-pci or a variant driver has the function
+		look(d.o.driverDir(vfioDriver), "vfio-pci")
+	}
+	if d.way.Backend == BackendType1 {
+		look(filepath.Join(d.o.SysRoot, "module/vfio_iommu_type1"), "vfio_iommu_type1")
 	}
 	if len(missing) > 0 {
 		d.found(ModuleMissing, "modprobe -a "+strings.Join(load, " "), "not there: %s", strings.Join(missing, ", "))
@@ -111,23 +114,47 @@ const (
 	memlockLarge = 64 << 20
 )
 
-const capIPCLock = 14 // Linux uapi/linux/capability.h
+// Capabilities (Linux uapi/linux/capability.h).
+const (
+	capIPCLock  = 14
+	capSysRawIO = 17
+	capSysAdmin = 21
+)
 
-// memlock does the sum that type1 and iommufd do for every mapping: what is
-// pinned already and what a bring-up adds, against the soft limit.
-func (d *doctor) memlock() {
-	status, limits := d.h.proc("self/status"), d.h.proc("self/limits")
-	if caps, ok := statusField(status, "CapEff:"); ok {
-		if v, err := strconv.ParseUint(caps, 16, 64); err == nil && v>>capIPCLock&1 != 0 {
-			return
-		}
+// capable reports whether the kernel grants this process a capability, and what
+// says so. VFIO asks for those of the initial user namespace: root of another
+// one, as in a rootless container, has them in CapEff and does not have them.
+func (h *host) capable(bit uint) (bool, string) {
+	caps, ok := statusField(h.proc("self/status"), "CapEff:")
+	if v, err := strconv.ParseUint(caps, 16, 64); !ok || err != nil || v>>bit&1 == 0 {
+		return false, fmt.Sprintf("%s: CapEff %s", filepath.Join(h.o.ProcRoot, "self/status"), caps)
 	}
+	// The initial namespace maps all ids onto themselves (Linux user_namespaces(7)).
+	if m := strings.Fields(h.proc("self/uid_map")); len(m) > 0 && !slices.Equal(m, []string{"0", "0", "4294967295"}) {
+		return false, fmt.Sprintf("%s is %q: CapEff %s holds in a user namespace only", filepath.Join(h.o.ProcRoot, "self/uid_map"), strings.Join(m, " "), caps)
+	}
+	return true, ""
+}
+
+// memlock does the sum that the kernel does for every mapping: what is pinned
+// already and what a bring-up adds, against the soft limit. type1 adds to what
+// the process has locked; iommufd to what the user has pinned, which shows
+// nowhere (Linux iommufd/pages.c). Without IOMMU nothing is mapped.
+func (d *doctor) memlock() {
+	if d.way.Backend == BackendNoIOMMU {
+		return
+	}
+	if ok, _ := d.h.capable(capIPCLock); ok {
+		return
+	}
+	status, limits := d.h.proc("self/status"), d.h.proc("self/limits")
 	soft, hard, ok := memlockLimits(limits)
 	if !ok || soft == unlimited {
 		return
 	}
 	var locked uint64
-	if kb, ok := statusField(status, "VmLck:"); ok {
+	byUser := d.way.Backend == BackendIOMMUFD
+	if kb, ok := statusField(status, "VmLck:"); ok && !byUser {
 		if v, err := strconv.ParseUint(kb, 10, 64); err == nil {
 			locked = v << 10
 		}
@@ -143,8 +170,12 @@ func (d *doctor) memlock() {
 	if hard < need {
 		remedy = fmt.Sprintf("sudo prlimit --memlock=%d:%d --pid $$  # in a systemd unit LimitMEMLOCK=%d", need, need, need)
 	}
-	d.found(id, remedy, "%s: Max locked memory %d bytes, %d are locked; a bring-up takes %d bytes or more, with large firmware %d",
-		filepath.Join(d.o.ProcRoot, "self/limits"), soft, locked, uint64(memlockLeast), uint64(memlockLarge))
+	counted := fmt.Sprintf("%d are locked", locked)
+	if byUser {
+		counted = "what the user's other processes have pinned counts too"
+	}
+	d.found(id, remedy, "%s: Max locked memory %d bytes, %s; a bring-up takes %d bytes or more, with large firmware %d",
+		filepath.Join(d.o.ProcRoot, "self/limits"), soft, counted, uint64(memlockLeast), uint64(memlockLarge))
 }
 
 // unlimited is the number for that word.
@@ -192,6 +223,10 @@ func (d *doctor) lockdown() {
 	if data, err := d.o.FS.ReadFile(path); err == nil {
 		for _, mode := range []string{"integrity", "confidentiality"} {
 			if strings.Contains(string(data), "["+mode+"]") {
+				if d.way.Backend == BackendNoIOMMU {
+					_, remedy := d.h.whyNoIOMMU()
+					d.found(NoIOMMULockdown, remedy, "%s: [%s]", path, mode)
+				}
 				d.found(Lockdown, "mlxvfio info "+d.b.String()+"  # through VFIO; sysfs:"+d.b.String()+" is refused", "%s: [%s]", path, mode)
 			}
 		}

@@ -11,19 +11,22 @@ const vmRemedy = "qemu-system-x86_64 -machine q35,kernel-irqchip=split -device i
 
 // iommu: no group, or one that VFIO made up.
 func (d *doctor) iommu() {
-	g := d.f.IOMMU
-	if g != nil && !g.NoIOMMU {
+	if d.f.guarded() {
 		return
 	}
-	if g != nil && d.o.UnsafeNoIOMMU {
-		d.found(NoIOMMUMode, "mlxvfio unbind "+d.b.String()+"  # ends it", "%s is vfio-noiommu", filepath.Join(d.o.groupDir(fmt.Sprint(g.Number)), "name"))
-		return
-	}
-	what := d.attr("iommu_group") + " does not exist"
-	if g != nil {
-		what = fmt.Sprintf("%s is vfio-noiommu", filepath.Join(d.o.groupDir(fmt.Sprint(g.Number)), "name"))
+	what, made := d.attr("iommu_group")+" does not exist", d.f.IOMMU != nil
+	if made {
+		what = filepath.Join(d.o.groupDir(fmt.Sprint(d.f.IOMMU.Number)), "name") + " is vfio-noiommu"
 	}
 	seen, remedy := d.h.whyNoIOMMU()
+	switch {
+	case d.o.UnsafeNoIOMMU && made:
+		d.found(NoIOMMUMode, "mlxvfio unbind "+d.b.String()+"  # ends it", "%s; the kernel is tainted (U) until it boots", what)
+		return
+	case d.o.UnsafeNoIOMMU:
+		d.found(NoIOMMUMode, remedy, "%s; %s; a bind with --unsafe-noiommu does without and taints the kernel", what, seen)
+		return
+	}
 	d.found(NoIOMMU, remedy, "%s; %s", what, seen)
 	if ok, how := d.h.virtual(); ok {
 		d.found(VMWithoutIOMMU, vmRemedy, "%s", how)
@@ -159,13 +162,19 @@ func (d *doctor) reserved() {
 
 // remapping looks at the interrupt controllers' names: on x86 those behind a
 // remapping unit begin with IR- (Linux irq_remapping.c, io_apic.c). Elsewhere
-// there is no IO-APIC, and nothing is claimed.
+// there is no IO-APIC, and nothing is claimed. Each way in has a switch of its
+// own, a parameter of the module that refuses (Linux vfio_iommu_type1.c,
+// iommufd/device.c).
 func (d *doctor) remapping() {
-	if d.f.IOMMU == nil || d.f.IOMMU.NoIOMMU || !d.h.notRemapped() {
+	if !d.f.guarded() || !d.h.notRemapped() {
 		return
 	}
 	const name = "allow_unsafe_interrupts"
-	param := filepath.Join(d.o.SysRoot, "module/vfio_iommu_type1/parameters", name)
+	module, call := "vfio_iommu_type1", "VFIO_SET_IOMMU"
+	if d.way.Backend == BackendIOMMUFD {
+		module, call = "iommufd", "VFIO_DEVICE_BIND_IOMMUFD"
+	}
+	param := filepath.Join(d.o.SysRoot, "module", module, "parameters", name)
 	seen := filepath.Join(d.o.ProcRoot, "interrupts") + ": IO-APIC, not IR-IO-APIC"
 	for _, word := range []string{"intremap=off", "nointremap", "iommu=nointremap", "nox2apic"} {
 		if d.h.lastWord(word) {
@@ -177,9 +186,16 @@ func (d *doctor) remapping() {
 		d.found(UnsafeRemapping, "echo N > "+param, "%s; %s is Y", seen, param)
 		return
 	}
-	remedy := "echo Y > " + param + "  # accepts that the device can forge interrupts; better: x2APIC and interrupt remapping in the firmware setup"
-	if err != nil {
-		remedy = "modprobe vfio_iommu_type1 " + name + "=1  # accepts that the device can forge interrupts; better: interrupt remapping in the firmware setup"
+	better := "x2APIC and interrupt remapping in the firmware setup"
+	if d.f.Unit.virtio() {
+		better = "an intel-iommu with intremap=on from the hypervisor"
 	}
-	d.found(NoRemapping, remedy, "%s; %s is not Y", seen, param)
+	remedy := "echo Y > " + param + "  # accepts that the device can forge interrupts; better: " + better
+	if err != nil {
+		remedy = "modprobe " + module + " " + name + "=1  # accepts that the device can forge interrupts; better: " + better
+	}
+	d.found(NoRemapping, remedy, "%s; %s is not Y: %s of %s answers EPERM", seen, param, call, d.f.Unit.kind())
+	if d.f.Unit.virtio() {
+		d.found(VirtioIOMMU, vmRemedy, "%s is %s, a device of driver %s", d.attr("iommu"), d.f.Unit.Name, d.f.Unit.Driver)
+	}
 }

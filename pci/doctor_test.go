@@ -61,6 +61,10 @@ func TestDiagnose(t *testing.T) {
 			require.NoError(t, err)
 			require.ElementsMatch(t, s.Want, ids(d), "%+v", d.Findings)
 			require.Equal(t, s.Verdict, d.Verdict())
+			if s.Way != "" {
+				require.Equal(t, s.Way, d.Way.Backend, d.Way.Reason)
+				require.NotEmpty(t, d.Way.Reason)
+			}
 			blocks := slices.ContainsFunc(s.Want, func(id pci.FindingID) bool { return severity(id) == pci.Blocks })
 			require.Equal(t, !blocks, d.Ready())
 			require.Equal(t, blocks, len(d.Needs()) > 0)

@@ -28,8 +28,18 @@ const (
 	ReservedOther   FindingID = "reserved-regions"
 	NoRemapping     FindingID = "no-interrupt-remapping"
 	UnsafeRemapping FindingID = "unsafe-interrupts"
+	VirtioIOMMU     FindingID = "virtio-iommu"
+
+	NoIOMMUNotBuilt FindingID = "noiommu-not-built"
+	NoRawIO         FindingID = "noiommu-rawio"
+	NoPagemap       FindingID = "noiommu-pagemap"
+	NoHugePages     FindingID = "noiommu-huge-pages"
+	NoIOMMULockdown FindingID = "noiommu-lockdown"
+	NoIOMMULeft     FindingID = "noiommu-left-on"
+	NoIOMMUOn       FindingID = "noiommu-on"
 
 	ModuleMissing FindingID = "module-missing"
+	BackendAbsent FindingID = "backend-absent"
 
 	InterruptedBind   FindingID = "interrupted-bind"
 	InterruptedUnbind FindingID = "interrupted-unbind"
@@ -53,6 +63,13 @@ const (
 	NodeMissing         FindingID = "node-missing"
 	NodeStale           FindingID = "node-stale"
 	NodePermission      FindingID = "node-permission"
+	CdevMissing         FindingID = "cdev-missing"
+	CdevStale           FindingID = "cdev-stale"
+	CdevPermission      FindingID = "cdev-permission"
+	IOMMUFDMissing      FindingID = "iommufd-missing"
+	IOMMUFDStale        FindingID = "iommufd-stale"
+	IOMMUFDPermission   FindingID = "iommufd-permission"
+	IOMMUFDSkipped      FindingID = "iommufd-skipped"
 	Busy                FindingID = "busy"
 	MemlockSmall        FindingID = "memlock"
 	MemlockTight        FindingID = "memlock-tight"
@@ -117,11 +134,29 @@ var findings = []FindingInfo{
 	{ID: ReservedOther, Severity: Note, Title: "reserved ranges of I/O addresses",
 		Why: "DMA memory is never mapped there; the driver's allocator leaves them out"},
 	{ID: NoRemapping, Severity: Blocks, Machine: true, Need: "interrupt remapping", Title: "interrupts are not remapped",
-		Why: "a device could forge interrupts with plain writes; VFIO refuses to set up the IOMMU (EPERM)"},
+		Why: "a device could forge interrupts with plain writes; VFIO refuses with EPERM: type1 when the group gets its IOMMU (VFIO_SET_IOMMU), iommufd when the function is bound to it (VFIO_DEVICE_BIND_IOMMUFD)"},
 	{ID: UnsafeRemapping, Severity: Warning, Machine: true, Title: "interrupts are not remapped, and that is allowed",
 		Why: "the device can forge interrupts of the host"},
+	{ID: VirtioIOMMU, Severity: Note, Title: "a virtio-iommu is in charge of the function",
+		Why: "a virtio-iommu translates memory accesses and nothing else: on x86 a write to the interrupt window stays a plain write that it does not judge, so no machine with it remaps interrupts, and the hypervisor must offer another IOMMU for that"},
+	{ID: NoIOMMUNotBuilt, Severity: Blocks, Machine: true, Need: "a kernel with VFIO_NOIOMMU", Title: "the kernel is built without no-IOMMU mode",
+		Why: "vfio-pci then takes no function that has no IOMMU"},
+	{ID: NoRawIO, Severity: Blocks, Machine: true, Need: "CAP_SYS_RAWIO", Title: "the process lacks CAP_SYS_RAWIO",
+		Why: "who opens a function that no IOMMU guards can read and write all memory, so the kernel wants this capability, whatever the file's owner"},
+	{ID: NoPagemap, Severity: Blocks, Machine: true, Need: "CAP_SYS_ADMIN", Title: "the process lacks CAP_SYS_ADMIN",
+		Why: "without an IOMMU the device is told physical addresses, and /proc/self/pagemap shows 0 for each without this capability"},
+	{ID: NoHugePages, Severity: Blocks, Machine: true, Need: "huge pages", Title: "too few huge pages are free",
+		Why: "without an IOMMU memory must be contiguous for the device by itself, and must not move: only huge pages are both"},
+	{ID: NoIOMMULockdown, Severity: Warning, Machine: true, Title: "the kernel is locked down, and no IOMMU guards it",
+		Why: "mainline kernels let no-IOMMU mode be, although it undoes what a lockdown promises; kernels that carry a check for it refuse the open with EPERM"},
+	{ID: NoIOMMULeft, Severity: Warning, Machine: true, Title: "a bind was cut off and left no-IOMMU mode on",
+		Why: "any function without IOMMU that gets vfio-pci is unguarded as long as it is on"},
+	{ID: NoIOMMUOn, Severity: Note, Machine: true, Title: "no-IOMMU mode is on",
+		Why: "any function without IOMMU that gets vfio-pci is unguarded; mlxvfio needs it on during a bind only, and turns it on and off by itself"},
 	{ID: ModuleMissing, Severity: Blocks, Machine: true, Need: "modprobe", Title: "a VFIO module is not loaded",
-		Why: "vfio-pci is the driver to bind, vfio_iommu_type1 makes the mappings"},
+		Why: "vfio-pci is the driver to bind, vfio_iommu_type1 makes the mappings where an open goes by the group; with iommufd it is not needed"},
+	{ID: BackendAbsent, Severity: Blocks, Need: "another --backend", Title: "the way in that was asked for does not exist",
+		Why: "a kernel offers the function's own file (iommufd), its group's (type1) or both, and a group without IOMMU only where there is none"},
 	{ID: JournalBad, Severity: Warning, Title: "the journal of a bind is damaged",
 		Why: "bind and unbind refuse to work without knowing the original driver"},
 	{ID: InterruptedBind, Severity: Blocks, Need: "unbind (a bind was cut off)", Title: "a bind was cut off half-way",
@@ -162,10 +197,24 @@ var findings = []FindingInfo{
 		Why: "a node that was made by hand or passed into a container outlived its group"},
 	{ID: NodePermission, Severity: Blocks, Need: "permission", Title: "no permission on the group's file in /dev/vfio",
 		Why: "the kernel makes it for root"},
+	{ID: CdevMissing, Severity: Blocks, Need: "its /dev/vfio/devices node", Title: "the function's file in /dev/vfio/devices is missing",
+		Why: "udev or devtmpfs makes it; into a container it must be passed, and there is no other way here"},
+	{ID: CdevStale, Severity: Blocks, Need: "its /dev/vfio/devices node", Title: "the function's file in /dev/vfio/devices is another device's",
+		Why: "the numbers of vfioN change with every bind; a node that was made by hand or passed into a container does not follow"},
+	{ID: CdevPermission, Severity: Blocks, Need: "permission", Title: "no permission on the function's file in /dev/vfio/devices",
+		Why: "the kernel makes it for root, and there is no other way here"},
+	{ID: IOMMUFDMissing, Severity: Blocks, Machine: true, Need: "/dev/iommu", Title: "/dev/iommu is missing",
+		Why: "it is where the DMA mappings of a function's own file are made"},
+	{ID: IOMMUFDStale, Severity: Blocks, Machine: true, Need: "/dev/iommu", Title: "/dev/iommu is another device's",
+		Why: "its minor number is drawn when the module is loaded; a node made by hand or passed into a container does not follow"},
+	{ID: IOMMUFDPermission, Severity: Blocks, Machine: true, Need: "permission", Title: "no permission on /dev/iommu",
+		Why: "the kernel makes it for root"},
+	{ID: IOMMUFDSkipped, Severity: Note, Title: "iommufd is offered and not used",
+		Why: "the kernel has the newer way in, this process does not reach all of it, and an open goes by the group instead; both do the same for this driver"},
 	{ID: Busy, Severity: Blocks, Need: "its other user gone", Title: "another process has the function open",
-		Why: "a group can be opened once"},
+		Why: "a group is opened once and a function's own file bound once, each keeps the other out, and the functions of a group have one owner"},
 	{ID: MemlockSmall, Severity: Blocks, Machine: true, Need: "memlock", Title: "RLIMIT_MEMLOCK is too small",
-		Why: "every page that is mapped for DMA is pinned and counts against it, unless the process has CAP_IPC_LOCK"},
+		Why: "every page that is mapped for DMA is pinned and counts against it, unless the process has CAP_IPC_LOCK; type1 counts it for the process, iommufd for the user, with all of the user's processes"},
 	{ID: MemlockTight, Severity: Warning, Machine: true, Title: "RLIMIT_MEMLOCK may be too small",
 		Why: "how many pages firmware asks for is known only when it runs; some take fifty megabytes"},
 	{ID: Lockdown, Severity: Note, Machine: true, Title: "the kernel is locked down",

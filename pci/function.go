@@ -22,10 +22,15 @@ type Function struct {
 
 	// IOMMU is nil when the function is in no group.
 	IOMMU *Group `json:"iommu,omitempty"`
+	// Unit is the IOMMU in charge of the function, nil when sysfs names none.
+	Unit *Unit `json:"iommu_unit,omitempty"`
 	// VFIONode is "/dev/vfio/GROUP" and VFIOCdev "/dev/vfio/devices/vfioN" when
 	// a VFIO driver has the function and the kernel offers them.
 	VFIONode string `json:"vfio_node,omitempty"`
 	VFIOCdev string `json:"vfio_cdev,omitempty"`
+	// VFIO are those files as they stand in /dev, with what goes with them; nil
+	// when no VFIO driver has the function.
+	VFIO *VFIONodes `json:"vfio,omitempty"`
 
 	// NUMANode is -1 when the platform does not say.
 	NUMANode int  `json:"numa_node"`
@@ -99,6 +104,8 @@ type Member struct {
 	Class  uint32 `json:"class"`
 	Vendor uint16 `json:"vendor"`
 	Device uint16 `json:"device"`
+	// VFIOCdev is its own file in /dev/vfio/devices, where it has one.
+	VFIOCdev string `json:"vfio_cdev,omitempty"`
 }
 
 // Blocks reports whether this member's driver keeps the group from being given

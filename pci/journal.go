@@ -173,12 +173,16 @@ func readJournal(op string, b BDF, o Options) (*Journal, error) {
 // writeJournal makes the journal durable before anything is changed: a reader
 // sees either no journal or a whole one, and a crash keeps it.
 func (t *txn) writeJournal(j *Journal) error {
-	data, err := json.MarshalIndent(j, "", "  ")
+	return t.writeDurably("write journal", t.o.journalTemp(t.b), t.o.journalPath(t.b), j)
+}
+
+// writeDurably puts a file in place as JSON, whole or not at all.
+func (t *txn) writeDurably(action, tmp, path string, v any) error {
+	data, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return failf(t.op, t.b, ErrJournal, "", "encode: %w", err)
 	}
-	tmp, path := t.o.journalTemp(t.b), t.o.journalPath(t.b)
-	step := t.begin("write journal", path, "")
+	step := t.begin(action, path, "")
 	err = t.o.FS.WriteSync(tmp, append(data, '\n'), 0o644)
 	if err == nil {
 		err = t.o.FS.Rename(tmp, path)
@@ -200,8 +204,12 @@ func (t *txn) writeJournal(j *Journal) error {
 
 // removeJournal is the last step of a restore.
 func (t *txn) removeJournal() error {
-	path := t.o.journalPath(t.b)
-	step := t.begin("remove journal", path, "")
+	return t.removeDurably("remove journal", t.o.journalPath(t.b), "the function is restored")
+}
+
+// removeDurably removes a file for good; done is what that file was to ensure.
+func (t *txn) removeDurably(action, path, done string) error {
+	step := t.begin(action, path, "")
 	err := t.o.FS.Remove(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
@@ -211,7 +219,7 @@ func (t *txn) removeJournal() error {
 	}
 	t.end(step, err)
 	if err != nil {
-		return failf(t.op, t.b, ErrJournal, "rm "+path, "the function is restored, but its journal %s stays: %w", path, err)
+		return failf(t.op, t.b, ErrJournal, "rm "+path, "%s, but %s stays: %w", done, path, err)
 	}
 	return nil
 }

@@ -24,10 +24,16 @@ type Options struct {
 	// reasons that were overridden. It does not override a missing IOMMU.
 	Force bool
 
-	// UnsafeNoIOMMU lets Bind accept a function without IOMMU, provided the
-	// vfio module has enable_unsafe_noiommu_mode set. Nothing then stops the
-	// device from writing anywhere in memory.
+	// UnsafeNoIOMMU lets Bind accept a function that no IOMMU guards, and lets
+	// Diagnose judge an open of one. Nothing then stops the device from writing
+	// anywhere in memory, and the kernel is tainted. For its probe Bind turns the
+	// vfio module's enable_unsafe_noiommu_mode on, and off again.
 	UnsafeNoIOMMU bool
+
+	// Backend is the way into a function that Diagnose judges: BackendIOMMUFD,
+	// BackendType1 or BackendNoIOMMU; "" and "auto" mean the way that an open
+	// chooses by itself.
+	Backend string
 
 	// VerifyTimeout bounds the wait for the driver link after a probe; 0 = 2 s.
 	// The kernel normally has it in place when the write returns.
@@ -41,6 +47,9 @@ type Options struct {
 	FS     FS           // nil = OS{}
 	Logger *slog.Logger // nil = silent; attributes bdf, op, path, value
 }
+
+// chooses: the way into a function is not prescribed.
+func (o Options) chooses() bool { return o.Backend == "" || o.Backend == "auto" }
 
 // vfioDriver is the name under /sys/bus/pci/drivers; the module is also known
 // as vfio_pci.

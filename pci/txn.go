@@ -32,6 +32,8 @@ type Result struct {
 	RolledBack bool `json:"rolled_back,omitempty"`
 	// Overrode lists what Force overrode.
 	Overrode []string `json:"overrode,omitempty"`
+	// Warnings say what can go wrong from here on; they belong on standard error.
+	Warnings []string `json:"warnings,omitempty"`
 	// Notes are facts a user should read.
 	Notes []string `json:"notes,omitempty"`
 	Steps []Step   `json:"steps"`
@@ -60,6 +62,10 @@ type txn struct {
 	res  *Result
 	lock io.Closer
 	undo bool
+	// unguarded: the probe needs no-IOMMU mode. swtch locks its switch while this
+	// transaction has it on.
+	unguarded bool
+	swtch     io.Closer
 }
 
 // newTxn starts a result; nothing is touched yet.
@@ -87,6 +93,7 @@ func (t *txn) acquire() error {
 // release ends the transaction. After an abandoned write the lock belongs to
 // the goroutine that waits for the write.
 func (t *txn) release() {
+	t.unlockSwitch()
 	if t.lock != nil {
 		_ = t.lock.Close() // at worst an empty file stays; the lock itself is gone
 		t.lock = nil
@@ -138,12 +145,14 @@ func (t *txn) write(ctx context.Context, action, path, value string) error {
 		select {
 		case <-wrote: // both at once: the write counts
 		default:
-			lock := t.lock
-			t.lock = nil
+			locks := []io.Closer{t.swtch, t.lock}
+			t.swtch, t.lock = nil, nil
 			go func() { // owned by the holder of p, who waits on p.done
 				<-wrote
-				if lock != nil {
-					_ = lock.Close() // as in release
+				for _, lock := range locks {
+					if lock != nil {
+						_ = lock.Close() // as in release
+					}
 				}
 				close(p.done)
 			}()
@@ -160,7 +169,7 @@ func (t *txn) write(ctx context.Context, action, path, value string) error {
 	return nil
 }
 
-// The five writes there are.
+// The writes there are, with those of no-IOMMU mode.
 
 func (t *txn) setOverride(ctx context.Context, driver string) error {
 	action := "set driver_override"

@@ -37,7 +37,7 @@ func Unbind(ctx context.Context, b BDF, opt Options) (*Result, error) {
 		return t.res, err
 	}
 	if j == nil && !heldByVFIO(f) {
-		return t.res, t.nothingToDo(f)
+		return t.res, t.nothingToDo(ctx, f)
 	}
 	if err := t.acquire(); err != nil {
 		return t.res, err
@@ -61,7 +61,7 @@ func Unbind(ctx context.Context, b BDF, opt Options) (*Result, error) {
 		}
 	}
 	if j == nil && !heldByVFIO(f) {
-		return t.res, t.nothingToDo(f)
+		return t.res, t.nothingToDo(ctx, f)
 	}
 	if err := t.checkUnbind(f, j); err != nil {
 		return t.res, err
@@ -84,11 +84,14 @@ func Unbind(ctx context.Context, b BDF, opt Options) (*Result, error) {
 // of a bind that someone else left half done.
 func heldByVFIO(f *Function) bool { return IsVFIO(f.Driver) || IsVFIO(f.DriverOverride) }
 
-func (t *txn) nothingToDo(f *Function) error {
+func (t *txn) nothingToDo(ctx context.Context, f *Function) error {
 	if f.Vendor != VendorMellanox {
 		return failf(t.op, t.b, ErrNotMellanox, "mlxvfio list", "%04x:%04x", f.Vendor, f.Device)
 	}
 	t.sweep()
+	if err := t.repairSwitch(ctx, nil); err != nil {
+		return err
+	}
 	t.res.Already = true
 	t.note("not on vfio-pci and no journal: the function has %s, nothing to do", nameOrNone(f.Driver))
 	return nil
@@ -155,6 +158,10 @@ func (t *txn) adopt(f *Function) (*Journal, error) {
 // and removes the journal last. Each run looks at the state anew, so it can be
 // cut off anywhere and repeated.
 func (t *txn) restore(ctx context.Context, j *Journal) error {
+	// First: while no-IOMMU mode is on, the probe below could end at vfio-pci.
+	if err := t.switchBack(ctx); err != nil {
+		return err
+	}
 	f, err := inspect(t.op, t.b, t.o)
 	if err != nil {
 		return err

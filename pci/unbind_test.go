@@ -128,12 +128,16 @@ func TestUnbindOriginalDriverFails(t *testing.T) {
 }
 
 func TestUnbindWhileHeld(t *testing.T) {
-	tr := bound(t)
+	tr := pcitest.New(t)
+	tr.IOMMUFD()
+	tr.Add(pcitest.Spec{BDF: port, Driver: "mlx5_core", Group: 31})
+	_, err := pci.Bind(context.Background(), bdf(t, port), tr.Options())
+	require.NoError(t, err)
 	tr.Write("proc/4242/comm", "testpmd\n")
 	tr.Mkdir("proc/4242/fd")
 	require.NoError(t, os.Symlink("/dev/vfio/devices/vfio0", tr.Path("proc/4242/fd/7")))
 	o := tr.Options()
-	_, err := pci.Unbind(context.Background(), bdf(t, port), o)
+	_, err = pci.Unbind(context.Background(), bdf(t, port), o)
 	require.Equal(t, "kill 4242", remedyOf(t, err, pci.ErrBusy))
 	require.ErrorContains(t, err, "process 4242 (testpmd) has /dev/vfio/devices/vfio0 open")
 	require.Empty(t, o.FS.(*pcitest.Kernel).Writes())

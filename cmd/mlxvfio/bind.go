@@ -11,19 +11,22 @@ import (
 )
 
 func (a *app) bindVerb() *cobra.Command {
-	var force bool
+	var force, noIOMMU bool
 	c := a.verb("bind BDF", "move a function from its host driver to vfio-pci", 1, 1, func(ctx context.Context, args []string) error {
 		b, err := parseBDF(args[0])
 		if err != nil {
 			return err
 		}
 		o := a.pciOptions()
-		o.Force = force
+		o.Force, o.UnsafeNoIOMMU = force, noIOMMU
 		return a.rebind(pci.Bind(ctx, b, o))
 	})
 	c.Long = `bind moves a function to vfio-pci and writes down, before it changes anything, what unbind must restore.
-It refuses a function whose network interface is up, holds a route or has virtual functions.`
+It refuses a function whose network interface is up, holds a route or has virtual functions, and one that no IOMMU
+guards. With --unsafe-noiommu it takes the latter too: it turns the kernel's no-IOMMU mode on for the moment in which
+vfio-pci takes the function, and off again. The device can then overwrite any memory of this machine.`
 	c.Flags().BoolVar(&force, "force", false, "take the function away although it is in use")
+	c.Flags().BoolVar(&noIOMMU, "unsafe-noiommu", false, "take a function that no IOMMU guards: it can overwrite any memory")
 	return c
 }
 
@@ -35,7 +38,23 @@ func (a *app) rebind(r *pci.Result, err error) error {
 		}
 		return err
 	}
+	for _, w := range r.Warnings {
+		if werr := a.warning(w); werr != nil {
+			return werr
+		}
+	}
 	return a.print(r.Op+"/1", &rebound{r})
+}
+
+// warning tells on standard error what can go wrong from here on.
+func (a *app) warning(text string) error {
+	if a.json {
+		return writeJSON(a.err, "warning/1", struct {
+			Warning string `json:"warning"`
+		}{text})
+	}
+	_, err := fmt.Fprintf(a.err, "mlxvfio: warning: %s\n", text)
+	return err
 }
 
 // rebound is a result of bind or unbind.
@@ -52,8 +71,10 @@ func (r *rebound) text(w io.Writer) {
 	default:
 		fmt.Fprintf(w, "%s: %s → %s", name, driverName(r.Previous), driverName(r.Driver))
 	}
-	if r.VFIONode != "" {
-		fmt.Fprintf(w, ", %s", r.VFIONode)
+	for _, node := range []string{r.VFIOCdev, r.VFIONode} {
+		if node != "" {
+			fmt.Fprintf(w, ", %s", node)
+		}
 	}
 	fmt.Fprintln(w)
 	if len(r.Overrode) > 0 {

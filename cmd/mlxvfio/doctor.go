@@ -13,16 +13,19 @@ import (
 
 func (a *app) doctorVerb() *cobra.Command {
 	var all, noIOMMU bool
+	var backend string
 	c := a.verb("doctor [BDF]", "say why a function cannot be opened, and what helps", 0, 1, func(ctx context.Context, args []string) error {
 		o := a.pciOptions()
-		o.UnsafeNoIOMMU = noIOMMU
+		o.UnsafeNoIOMMU, o.Backend = noIOMMU, backend
 		return a.doctor(ctx, args, all, o)
 	})
 	c.Long = `doctor looks for every reason why an open of a function, or of each ConnectX function of this machine,
 would fail for the user who runs it. It only reads. Each reason comes with what was seen, why it matters, and a
-command that helps; docs/doctor.md lists them. Exit code 0: nothing is in the way; 1: something is; 3: no such function.`
+command that helps; docs/doctor.md lists them. It also says by which way an open goes: iommufd (the function's own
+file and /dev/iommu), type1 (its IOMMU group) or noiommu. Exit code 0: nothing is in the way; 1: something is; 3: no such function.`
 	c.Flags().BoolVar(&all, "all", false, "look at the vendor's other functions too: bridges, older cards")
 	c.Flags().BoolVar(&noIOMMU, "unsafe-noiommu", false, "accept a function that no IOMMU guards")
+	c.Flags().StringVar(&backend, "backend", "auto", "the way into the function: auto, iommufd, type1 or noiommu")
 	return c
 }
 
@@ -53,7 +56,7 @@ func (a *app) doctor(ctx context.Context, args []string, all bool, o pci.Options
 	r := &doctorResult{Ready: listErr == nil, Functions: []examined{}}
 	for _, d := range ds {
 		x := examined{BDF: d.Function.BDF, Name: d.Function.ID.Name, Driver: d.Function.Driver, Ready: d.Ready(), Verdict: d.Verdict(),
-			Findings: d.Findings, Unseen: d.Unseen}
+			Backend: d.Way.Backend, BackendReason: d.Way.Reason, Findings: d.Findings, Unseen: d.Unseen}
 		r.Ready = r.Ready && x.Ready
 		r.Functions = append(r.Functions, x)
 	}
@@ -92,13 +95,16 @@ func shown(f *pci.Function, all bool) bool {
 
 // examined is a function with what the doctor found.
 type examined struct {
-	BDF      pci.BDF       `json:"bdf"`
-	Name     string        `json:"name"`
-	Driver   string        `json:"driver"`
-	Ready    bool          `json:"ready"`
-	Verdict  string        `json:"verdict"`
-	Findings []pci.Finding `json:"findings"`
-	Unseen   []string      `json:"unseen,omitempty"`
+	BDF     pci.BDF `json:"bdf"`
+	Name    string  `json:"name"`
+	Driver  string  `json:"driver"`
+	Ready   bool    `json:"ready"`
+	Verdict string  `json:"verdict"`
+	// Backend is how an open goes, or would go when nothing blocks it; "" is not.
+	Backend       string        `json:"backend"`
+	BackendReason string        `json:"backend_reason,omitempty"`
+	Findings      []pci.Finding `json:"findings"`
+	Unseen        []string      `json:"unseen,omitempty"`
 }
 
 type doctorResult struct {
@@ -128,11 +134,21 @@ func (r *doctorResult) text(w io.Writer) {
 	}
 	for _, f := range r.Functions {
 		fmt.Fprintf(w, "%s %s: %s\n", f.BDF, f.Name, f.Verdict)
+		if f.BackendReason != "" {
+			fmt.Fprintf(w, "  way      %s: %s\n", orNone(f.Backend), f.BackendReason)
+		}
 		writeFindings(w, slices.DeleteFunc(slices.Clone(f.Findings), func(x pci.Finding) bool { return x.Machine }))
 	}
 	for _, u := range unseen {
 		fmt.Fprintf(w, "not seen: %s\n", u)
 	}
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
 }
 
 func writeFindings(w io.Writer, list []pci.Finding) {

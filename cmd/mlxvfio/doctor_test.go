@@ -15,7 +15,7 @@ func TestDoctor(t *testing.T) {
 	require.Equal(t, exitFailed, o.code, o.err)
 	require.Equal(t, "mlxvfio: 0000:3b:00.0: doctor: cannot be opened: needs bind; try: mlxvfio bind 0000:3b:00.0\n", o.err)
 	require.Contains(t, o.out, "this machine\n  note     lockdown: ")
-	require.Contains(t, o.out, "\n0000:3b:00.0 ConnectX-5: needs bind\n  blocks   not-bound: "+m.Path("sys/bus/pci/devices/0000:3b:00.0/driver")+" is mlx5_core\n"+
+	require.Contains(t, o.out, "\n0000:3b:00.0 ConnectX-5: needs bind\n  way      type1: "+m.Path("proc/devices")+" has vfio and no vfio-dev\n  blocks   not-bound: "+m.Path("sys/bus/pci/devices/0000:3b:00.0/driver")+" is mlx5_core\n"+
 		"           why: user space can open only what a VFIO driver has\n           try: mlxvfio bind 0000:3b:00.0\n")
 
 	got := decodeOne(t, "doctor/1", cliOn(t, where, "doctor", testBDF, "--json").out)
@@ -31,7 +31,7 @@ func TestDoctor(t *testing.T) {
 	require.Equal(t, exitOK, o.code, o.err)
 	require.Contains(t, o.out, testBDF+" ConnectX-5: ready\n")
 	require.Empty(t, o.err)
-	require.Regexp(t, `0000:3b:00\.0 +ConnectX-5 +PF +ready +vfio-pci `, cliOn(t, where, "list").out)
+	require.Regexp(t, `0000:3b:00\.0 +ConnectX-5 +PF +ready +type1 +vfio-pci `, cliOn(t, where, "list").out)
 }
 
 func TestDoctorAll(t *testing.T) {
@@ -79,10 +79,17 @@ func TestDoctorOfEachFakeMachine(t *testing.T) {
 			if where.UnsafeNoIOMMU {
 				args = append(args, "--unsafe-noiommu")
 			}
+			if where.Backend != "" {
+				args = append(args, "--backend", where.Backend)
+			}
 			o := cliOn(t, where, append(args, "--json")...)
 			f := decodeOne(t, "doctor/1", o.out)["functions"].([]any)[0].(map[string]any)
 			require.Equal(t, c.Verdict, f["verdict"])
 			require.Equal(t, c.Verdict == "ready", f["ready"])
+			if c.Way != "" {
+				require.Equal(t, c.Way, f["backend"])
+				require.NotEmpty(t, f["backend_reason"])
+			}
 			if c.Verdict == "ready" {
 				require.Equal(t, exitOK, o.code)
 				require.Empty(t, o.err)

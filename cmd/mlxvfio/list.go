@@ -36,7 +36,7 @@ func (a *app) list(ctx context.Context, all bool) error {
 		if !shown(f, all) {
 			continue
 		}
-		l := listed{Function: f, Ready: d.Ready(), Verdict: d.Verdict(), Findings: []pci.FindingID{}}
+		l := listed{Function: f, Ready: d.Ready(), Verdict: d.Verdict(), Backend: d.Way.Backend, BackendReason: d.Way.Reason, Findings: []pci.FindingID{}}
 		for _, x := range d.Findings {
 			l.Findings = append(l.Findings, x.ID)
 		}
@@ -58,10 +58,13 @@ func (a *app) list(ctx context.Context, all bool) error {
 // its bind if there is one.
 type listed struct {
 	*pci.Function
-	Ready    bool              `json:"ready"`
-	Verdict  string            `json:"verdict"`
-	Findings []pci.FindingID   `json:"findings"`
-	Journal  *pci.JournalEntry `json:"journal,omitempty"`
+	Ready   bool   `json:"ready"`
+	Verdict string `json:"verdict"`
+	// Backend is how an open goes, or would go when nothing blocks it; "" is not.
+	Backend       string            `json:"backend"`
+	BackendReason string            `json:"backend_reason,omitempty"`
+	Findings      []pci.FindingID   `json:"findings"`
+	Journal       *pci.JournalEntry `json:"journal,omitempty"`
 }
 
 type listResult struct {
@@ -73,9 +76,9 @@ func (r *listResult) text(w io.Writer) {
 		fmt.Fprintln(w, "no ConnectX function on this machine")
 		return
 	}
-	rows := [][]string{{"FUNCTION", "DEVICE", "KIND", "OPEN", "DRIVER", "GROUP", "NUMA", "LINK", "INTERFACES", "NOTES"}}
+	rows := [][]string{{"FUNCTION", "DEVICE", "KIND", "OPEN", "WAY", "DRIVER", "GROUP", "NUMA", "LINK", "INTERFACES", "NOTES"}}
 	for _, f := range r.Functions {
-		rows = append(rows, []string{f.BDF.String(), f.ID.Name, f.kind(), f.Verdict, dash(f.Driver), f.group(), number(f.NUMANode), f.link(), f.interfaces(), f.notes()})
+		rows = append(rows, []string{f.BDF.String(), f.ID.Name, f.kind(), f.Verdict, dash(f.Backend), dash(f.Driver), f.group(), number(f.NUMANode), f.link(), f.interfaces(), f.notes()})
 	}
 	table(w, rows)
 }

@@ -26,8 +26,8 @@ func TestList(t *testing.T) {
 	_, where := machine(t)
 	o := cliOn(t, where, "list")
 	require.Equal(t, exitOK, o.code, o.err)
-	require.Regexp(t, `0000:3b:00\.0 +ConnectX-5 +PF +needs bind +mlx5_core +7 +0 +8\.0 GT/s x16 +eth0 \(down\), mlx5_0\n`, o.out)
-	require.Regexp(t, `0000:3b:00\.2 +ConnectX-5 VF +VF +needs an IOMMU, bind +- `, o.out)
+	require.Regexp(t, `0000:3b:00\.0 +ConnectX-5 +PF +needs bind +type1 +mlx5_core +7 +0 +8\.0 GT/s x16 +eth0 \(down\), mlx5_0\n`, o.out)
+	require.Regexp(t, `0000:3b:00\.2 +ConnectX-5 VF +VF +needs an IOMMU, bind +- +- `, o.out)
 	require.NotContains(t, o.out, "0000:01:00.0")
 	require.Contains(t, cliOn(t, where, "list", "--all").out, "0000:01:00.0")
 
@@ -39,6 +39,56 @@ func TestList(t *testing.T) {
 	require.Equal(t, false, fns[0].(map[string]any)["ready"])
 	require.Equal(t, "needs bind", fns[0].(map[string]any)["verdict"])
 	require.Equal(t, []any{"not-bound"}, fns[0].(map[string]any)["findings"])
+	require.Equal(t, "type1", fns[0].(map[string]any)["backend"])
+	require.Contains(t, fns[0].(map[string]any)["backend_reason"], "no vfio-dev")
+}
+
+// TestListWays: which way an open goes shows for every function, bound or not.
+func TestListWays(t *testing.T) {
+	m := pcitest.New(t)
+	m.IOMMUFD()
+	m.Add(pcitest.Spec{BDF: testBDF, Group: 7, Driver: "vfio-pci", Override: "vfio-pci"})
+	m.Add(pcitest.Spec{BDF: "0000:3b:00.1", Group: 8, Driver: "vfio-pci", Override: "vfio-pci"})
+	m.Add(pcitest.Spec{BDF: "0000:3b:00.2", Group: 9, Driver: "mlx5_core"})
+	m.Add(pcitest.Spec{BDF: "0000:3b:00.3", Driver: "mlx5_core"})
+	m.Remove("dev/vfio/devices/vfio1")
+	o := cliOn(t, m.Options(), "list")
+	require.Equal(t, exitOK, o.code, o.err)
+	require.Regexp(t, `0000:3b:00\.0 .* ready +iommufd +vfio-pci`, o.out)
+	require.Regexp(t, `0000:3b:00\.1 .* ready +type1 +vfio-pci`, o.out)
+	require.Regexp(t, `0000:3b:00\.2 .* needs bind +iommufd +mlx5_core`, o.out)
+	require.Regexp(t, `0000:3b:00\.3 .* needs an IOMMU, bind +- +mlx5_core`, o.out)
+	f := decodeOne(t, "list/1", cliOn(t, m.Options(), "list", "--json").out)["functions"].([]any)[0].(map[string]any)
+	vfio := f["vfio"].(map[string]any)
+	require.Equal(t, map[string]any{"path": "/dev/vfio/devices/vfio0", "number": "511:0"}, vfio["cdev"])
+	require.Equal(t, map[string]any{"path": "/dev/iommu", "number": "10:125"}, vfio["iommufd"])
+	require.Equal(t, map[string]any{"path": "/dev/vfio/7", "number": "240:0"}, vfio["group"])
+	doctor := cliOn(t, m.Options(), "doctor", "3b:00.1").out
+	require.Contains(t, doctor, "0000:3b:00.1 ConnectX-5: ready\n  way      type1: /dev/vfio/devices/vfio1 is missing\n")
+	require.Contains(t, cliOn(t, m.Options(), "doctor", "3b:00.3").out, "  way      none: no IOMMU is in charge")
+	require.Contains(t, cliOn(t, m.Options(), "doctor", "3b:00.1", "--backend", "iommufd").out, "needs its /dev/vfio/devices node")
+}
+
+func TestBindNoIOMMU(t *testing.T) {
+	m := pcitest.New(t)
+	m.Add(pcitest.Spec{BDF: testBDF, Driver: "mlx5_core"})
+	where := m.Options()
+	const param = "sys/module/vfio/parameters/enable_unsafe_noiommu_mode"
+	refuses(t, cliOn(t, where, "bind", testBDF), exitUnavailable, "no IOMMU", "mlxvfio bind "+testBDF+" --unsafe-noiommu")
+	require.Equal(t, "mlx5_core", m.State(testBDF).Driver)
+	o := cliOn(t, where, "bind", testBDF, "--unsafe-noiommu")
+	require.Equal(t, exitOK, o.code, o.err)
+	require.Regexp(t, `^mlxvfio: warning: no IOMMU guards 0000:3b:00\.0: .*overwrites this machine's memory.*tainted.*\n$`, o.err)
+	require.Contains(t, o.out, "mlx5_core → vfio-pci, /dev/vfio/noiommu-900\n  in spite of: no IOMMU")
+	require.Equal(t, "N\n", m.Read(param))
+	require.Equal(t, exitOK, cliOn(t, where, "doctor", testBDF, "--unsafe-noiommu").code)
+	require.Equal(t, exitFailed, cliOn(t, where, "doctor", testBDF).code)
+	require.Equal(t, exitOK, cliOn(t, where, "unbind", testBDF).code)
+	require.Equal(t, "mlx5_core", m.State(testBDF).Driver)
+
+	o = cliOn(t, where, "bind", testBDF, "--unsafe-noiommu", "--json")
+	require.Contains(t, decodeOne(t, "warning/1", o.err)["warning"], "no IOMMU guards")
+	require.Len(t, decodeOne(t, "bind/1", o.out)["warnings"], 1)
 }
 
 func TestListEmpty(t *testing.T) {

@@ -19,19 +19,22 @@ const (
 // Case is a fake machine for the doctor, and what it must say of Patient there.
 type Case struct {
 	Name string
-	// spec changes the function, which is a ConnectX-5 with vfio-pci in group 31
+	// kernel changes the machine before the function is there; spec changes the function, which is a ConnectX-5 with vfio-pci in group 31
 	// otherwise; tree changes the machine after that.
-	spec func(*Spec)
-	tree func(*Tree)
-	opt  func(*pci.Options)
+	kernel func(*Tree)
+	spec   func(*Spec)
+	tree   func(*Tree)
+	opt    func(*pci.Options)
 	// Want are exactly the findings, in any order.
 	Want []pci.FindingID
 	// Seen and Remedy are parts of the first finding wanted, "" for any; $/ is the
 	// tree's root.
 	Seen, Remedy string
-	// Verdict is the whole one, Unseen a part of what was not looked at.
+	// Verdict is the whole one, Unseen a part of what was not looked at. Way is the
+	// backend of an open, where the case is about that.
 	Verdict string
 	Unseen  string
+	Way     string
 }
 
 // mlx5 leaves the function with the kernel's driver.
@@ -92,7 +95,7 @@ func journalOf(driver string) string {
 }
 
 // Cases are all of them. Every finding of the catalogue is in one at least.
-func Cases() []Case { return slices.Clone(cases) }
+func Cases() []Case { return slices.Concat(cases, wayCases, noIOMMUCases) }
 
 var cases = []Case{
 	{Name: "another vendor", spec: func(s *Spec) { s.Vendor, s.Device = 0x8086, 0x1572 }, Want: []pci.FindingID{pci.NotMLX5},
@@ -145,10 +148,6 @@ var cases = []Case{
 		Seen: "iommu_group does not exist", Verdict: "needs an IOMMU, bind"},
 	{Name: "VM, not x86", spec: noGroup, tree: all(off("BogoMIPS : 1\n"), with("sys/class/dmi/id/sys_vendor", "QEMU\n")), Want: []pci.FindingID{pci.NoIOMMU, pci.NotBound, pci.VMWithoutIOMMU},
 		Verdict: "needs an IOMMU, bind"},
-	{Name: "no-IOMMU mode, not wanted", spec: func(s *Spec) { s.Group = 0; s.Driver = "" }, tree: unsafeMode, Want: []pci.FindingID{pci.NoIOMMU},
-		Seen: "iommu_groups/900/name is vfio-noiommu", Verdict: "needs an IOMMU"},
-	{Name: "no-IOMMU mode, wanted", spec: func(s *Spec) { s.Group = 0; s.Driver = "" }, tree: unsafeMode,
-		opt: func(o *pci.Options) { o.UnsafeNoIOMMU = true }, Want: []pci.FindingID{pci.NoIOMMUMode}, Seen: "vfio-noiommu", Remedy: "mlxvfio unbind", Verdict: "ready"},
 	{Name: "sibling of another driver", tree: sibling(Spec{BDF: "0000:3b:00.1", Vendor: 0x144d, Device: 1, Driver: "nvme"}), Want: []pci.FindingID{pci.GroupNotViable},
 		Seen: "$/sys/kernel/iommu_groups/31/devices: 0000:3b:00.1 is with nvme", Remedy: "echo 0000:3b:00.1 > $/sys/bus/pci/drivers/nvme/unbind",
 		Verdict: "needs its group's other functions off their drivers"},
@@ -241,20 +240,14 @@ var cases = []Case{
 
 const secureBoot = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
-// unsafeMode binds the function in no-IOMMU mode: the kernel makes up a group.
-func unsafeMode(t *Tree) {
-	t.Write("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", "Y\n")
-	o := t.Options()
-	if err := o.FS.WriteAttr(t.Path("sys/bus/pci/drivers_probe"), []byte(Patient)); err != nil {
-		panic(err)
-	}
-}
-
 // Build makes the machine.
 func (c Case) Build(tb testing.TB) (*Tree, pci.Options) {
 	tb.Helper()
 	tr := New(tb)
 	tr.Driver("mlx5_vfio_pci")
+	if c.kernel != nil {
+		c.kernel(tr)
+	}
 	spec := Spec{BDF: Patient, Driver: "vfio-pci", Override: "vfio-pci", Group: 31, Config: ConfigSpace()}
 	if c.spec != nil {
 		c.spec(&spec)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -157,6 +158,14 @@ func (k *Kernel) store(rel, value string) error {
 		return attach(k.root, bdf, el[4])
 	case len(el) == 4 && el[3] == "drivers_probe":
 		return probe(k.root, bdf)
+	case rel == noIOMMUParam:
+		switch strings.TrimSpace(value) {
+		case "Y", "y", "1":
+			return os.WriteFile(filepath.Join(k.root, rel), []byte("Y\n"), 0o644)
+		case "N", "n", "0":
+			return os.WriteFile(filepath.Join(k.root, rel), []byte("N\n"), 0o644)
+		}
+		return syscall.EINVAL
 	}
 	return syscall.EACCES
 }
@@ -209,30 +218,7 @@ func attach(root, bdf, driver string) error {
 	}
 	dev := Device(bdf)
 	if pci.IsVFIO(driver) {
-		if !exists(root, dev+"/iommu_group") {
-			mode, err := os.ReadFile(filepath.Join(root, "sys/module/vfio/parameters/enable_unsafe_noiommu_mode"))
-			if err != nil || strings.TrimSpace(string(mode)) != "Y" {
-				return syscall.EINVAL
-			}
-			g := "sys/kernel/iommu_groups/900"
-			if err := write(root, g+"/name", "vfio-noiommu\n"); err != nil {
-				return err
-			}
-			if err := link(root, g+"/devices/"+bdf, dev); err != nil {
-				return err
-			}
-			if err := link(root, dev+"/iommu_group", g); err != nil {
-				return err
-			}
-		}
-		if err := write(root, dev+"/vfio-dev/vfio0/dev", "511:0\n"); err != nil {
-			return err
-		}
-		name := groupNode(root, dev)
-		if err := write(root, "sys/class/vfio/"+name+"/dev", "240:0\n"); err != nil {
-			return err
-		}
-		if err := write(root, "dev/vfio/"+name, ""); err != nil {
+		if err := attachVFIO(root, bdf, dev); err != nil {
 			return err
 		}
 	}
@@ -240,6 +226,89 @@ func attach(root, bdf, driver string) error {
 		return err
 	}
 	return link(root, dev+"/driver", "sys/bus/pci/drivers/"+driver)
+}
+
+const noIOMMUParam = "sys/module/vfio/parameters/enable_unsafe_noiommu_mode"
+
+// attachVFIO makes what vfio makes of a function (Linux vfio_main.c, group.c,
+// device_cdev.c): its folder vfio-dev, which has a number only on kernels with
+// VFIO_DEVICE_CDEV and only where an IOMMU guards it, and the group's file on
+// kernels with VFIO_GROUP.
+func attachVFIO(root, bdf, dev string) error {
+	if !exists(root, dev+"/iommu_group") {
+		mode, err := os.ReadFile(filepath.Join(root, noIOMMUParam))
+		if err != nil || strings.TrimSpace(string(mode)) != "Y" || !exists(root, kconfigGroup) {
+			return syscall.EINVAL
+		}
+		g := "sys/kernel/iommu_groups/" + strconv.Itoa(unused(root, "sys/kernel/iommu_groups", "", 900))
+		if err := write(root, g+"/name", "vfio-noiommu\n"); err != nil {
+			return err
+		}
+		if err := link(root, g+"/devices/"+bdf, dev); err != nil {
+			return err
+		}
+		if err := link(root, dev+"/iommu_group", g); err != nil {
+			return err
+		}
+	}
+	n := unused(root, "sys/class/vfio-dev", "vfio", 0)
+	name := "vfio" + strconv.Itoa(n)
+	if err := write(root, dev+"/vfio-dev/"+name+"/uevent", ""); err != nil {
+		return err
+	}
+	if err := link(root, "sys/class/vfio-dev/"+name, dev+"/vfio-dev/"+name); err != nil {
+		return err
+	}
+	group := groupNode(root, dev)
+	if exists(root, kconfigCdev) && !strings.HasPrefix(group, "noiommu-") {
+		if err := write(root, dev+"/vfio-dev/"+name+"/dev", fmt.Sprintf("511:%d\n", n)); err != nil {
+			return err
+		}
+		if err := write(root, "dev/vfio/devices/"+name, ""); err != nil {
+			return err
+		}
+	}
+	if !exists(root, kconfigGroup) || exists(root, "sys/class/vfio/"+group) {
+		return nil
+	}
+	entries, err := os.ReadDir(filepath.Join(root, "sys/class/vfio"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := write(root, "sys/class/vfio/"+group+"/dev", fmt.Sprintf("240:%d\n", len(entries))); err != nil {
+		return err
+	}
+	return write(root, "dev/vfio/"+group, "")
+}
+
+// unused is the first number from first on whose name is not in a folder.
+func unused(root, dir, prefix string, first int) int {
+	for exists(root, dir+"/"+prefix+strconv.Itoa(first)) {
+		first++
+	}
+	return first
+}
+
+// detachVFIO takes all that away again, and a group that was made up with it.
+func detachVFIO(root, bdf string) error {
+	dev := Device(bdf)
+	if err := leaveGroup(root, bdf); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(filepath.Join(root, dev, "vfio-dev"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		errs = append(errs, os.RemoveAll(filepath.Join(root, "sys/class/vfio-dev", e.Name())), os.RemoveAll(filepath.Join(root, "dev/vfio/devices", e.Name())))
+	}
+	errs = append(errs, os.RemoveAll(filepath.Join(root, dev, "vfio-dev")))
+	if strings.HasPrefix(groupNode(root, dev), "noiommu-") {
+		g := readLink(root, dev+"/iommu_group")
+		errs = append(errs, os.Remove(filepath.Join(root, dev, "iommu_group")), os.RemoveAll(g))
+	}
+	return errors.Join(errs...)
 }
 
 // groupNode is the name of the file that a group has in /dev/vfio.
@@ -276,12 +345,9 @@ func leaveGroup(root, bdf string) error {
 
 func detach(root, bdf, driver string) error {
 	if pci.IsVFIO(driver) {
-		if err := leaveGroup(root, bdf); err != nil {
+		if err := detachVFIO(root, bdf); err != nil {
 			return err
 		}
-	}
-	if err := os.RemoveAll(filepath.Join(root, Device(bdf), "vfio-dev")); err != nil {
-		return err
 	}
 	if err := os.Remove(filepath.Join(root, Device(bdf), "driver")); err != nil {
 		return err

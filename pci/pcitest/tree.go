@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,8 +52,16 @@ type Netdev struct {
 	Uppers []string // all interfaces directly above, the master included
 }
 
+// What the kernel of a tree is built with, as files.
+const (
+	kconfigGroup = "kconfig/VFIO_GROUP"
+	kconfigCdev  = "kconfig/VFIO_DEVICE_CDEV"
+)
+
 // New makes an empty machine with the drivers mlx5_core, vfio-pci and pcieport
-// loaded and an IOMMU that remaps interrupts; the calling process is root.
+// loaded and an IOMMU that remaps interrupts; the calling process is root. Its
+// kernel is one of the older kind: VFIO_GROUP, VFIO_CONTAINER and VFIO_NOIOMMU,
+// no IOMMUFD (see IOMMUFD and WithoutGroups).
 func New(tb testing.TB) *Tree {
 	tb.Helper()
 	t := &Tree{Root: tb.TempDir(), tb: tb}
@@ -71,6 +80,11 @@ func New(tb testing.TB) *Tree {
 	t.Write("sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts", "N\n")
 	t.Write("sys/firmware/acpi/tables/DMAR", "DMAR")
 	t.Write("dev/vfio/vfio", "")
+	t.Write("sys/class/misc/vfio/dev", "10:196\n")
+	t.Write(kconfigGroup, "y")
+	t.charDevices()
+	t.Write("proc/self/uid_map", "         0          0 4294967295\n")
+	t.HugePages(2048, 64)
 	var ids []string
 	for _, id := range pci.HCAs() {
 		ids = append(ids, fmt.Sprintf("15b3:%04x", id.Device))
@@ -79,6 +93,72 @@ func New(tb testing.TB) *Tree {
 	t.Driver("vfio-pci")
 	t.Driver("pcieport")
 	return t
+}
+
+// IOMMUFD gives the kernel IOMMUFD and VFIO_DEVICE_CDEV, with the module loaded
+// and /dev/iommu made. It is for trees without VFIO functions yet.
+func (t *Tree) IOMMUFD() {
+	t.tb.Helper()
+	t.Write(kconfigCdev, "y")
+	t.Write("sys/class/misc/iommu/dev", "10:125\n")
+	t.Write("sys/module/iommufd/parameters/allow_unsafe_interrupts", "N\n")
+	t.Write("dev/iommu", "")
+	t.charDevices()
+}
+
+// WithoutGroups takes VFIO_GROUP, VFIO_CONTAINER and VFIO_NOIOMMU away: such a
+// kernel has nothing but functions' own files. It is for trees without VFIO
+// functions yet.
+func (t *Tree) WithoutGroups() {
+	t.tb.Helper()
+	for _, name := range []string{kconfigGroup, "sys/class/misc/vfio", "dev/vfio/vfio", "sys/module/vfio_iommu_type1", noIOMMUParam} {
+		t.Remove(name)
+	}
+	t.charDevices()
+}
+
+// charDevices writes what majors a loaded vfio has.
+func (t *Tree) charDevices() {
+	text := "Character devices:\n  1 mem\n 10 misc\n"
+	if exists(t.Root, kconfigGroup) {
+		text += "240 vfio\n"
+	}
+	if exists(t.Root, kconfigCdev) {
+		text += "511 vfio-dev\n"
+	}
+	t.Write("proc/devices", text+"\nBlock devices:\n  8 sd\n")
+}
+
+// HugePages makes huge pages of a size in KiB free.
+func (t *Tree) HugePages(kb, free int) {
+	t.tb.Helper()
+	t.Write(fmt.Sprintf("sys/kernel/mm/hugepages/hugepages-%dkB/free_hugepages", kb), fmt.Sprintln(free))
+}
+
+// VirtioIOMMU puts a virtio-iommu in charge of a function: its unit in sysfs has
+// the PCI name of the device that it is.
+func (t *Tree) VirtioIOMMU(bdf, unit string) {
+	t.tb.Helper()
+	dev := "sys/devices/pci0000:00/" + unit + "/virtio0"
+	t.Mkdir("sys/bus/virtio/drivers/virtio_iommu")
+	t.Mkdir(dev + "/iommu/" + unit)
+	t.Link(dev+"/driver", "sys/bus/virtio/drivers/virtio_iommu")
+	t.Link(dev+"/iommu/"+unit+"/device", dev)
+	t.Link(Device(bdf)+"/iommu", dev+"/iommu/"+unit)
+}
+
+// Capabilities makes the calling process have these alone, by the mask of
+// CapEff.
+func (t *Tree) Capabilities(mask uint64) {
+	t.tb.Helper()
+	var out string
+	for line := range strings.Lines(t.Read("proc/self/status")) {
+		if strings.HasPrefix(line, "CapEff:") {
+			line = fmt.Sprintf("CapEff:\t%016x\n", mask)
+		}
+		out += line
+	}
+	t.Write("proc/self/status", out)
 }
 
 // Options points the pci package at the tree, with the simulated kernel.

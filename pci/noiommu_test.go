@@ -1,0 +1,339 @@
+package pci_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mlxvfio/mlxvfio/pci"
+	"github.com/mlxvfio/mlxvfio/pci/pcitest"
+)
+
+const (
+	noIOMMUParam = "sys/module/vfio/parameters/enable_unsafe_noiommu_mode"
+	noIOMMUMark  = "run/mlxvfio/noiommu.json"
+	off, on      = "N\n", "Y\n"
+)
+
+// bare is a machine without IOMMU, and the options that accept that.
+func bare(t testing.TB) (*pcitest.Tree, pci.Options) {
+	tr := pcitest.New(t)
+	tr.Add(pcitest.Spec{BDF: port, Driver: "mlx5_core"})
+	return tr, unsafe(tr)
+}
+
+func unsafe(tr *pcitest.Tree) pci.Options {
+	o := tr.Options()
+	o.UnsafeNoIOMMU = true
+	return o
+}
+
+// nothingLeft requires a machine as it was: the host's driver, the switch off,
+// no made-up group, an empty journal folder.
+func nothingLeft(t *testing.T, tr *pcitest.Tree, what string) {
+	t.Helper()
+	require.Equal(t, onHost, tr.State(port), what)
+	require.Equal(t, off, tr.Read(noIOMMUParam), what)
+	groups, err := os.ReadDir(tr.Path("sys/kernel/iommu_groups"))
+	require.NoError(t, err)
+	require.Empty(t, groups, what)
+	entries, err := os.ReadDir(tr.Path("run/mlxvfio"))
+	if !errors.Is(err, os.ErrNotExist) {
+		require.NoError(t, err)
+	}
+	require.Empty(t, entries, what)
+}
+
+// The switch is on for the probe and for nothing else.
+func TestBindNoIOMMU(t *testing.T) {
+	tr, o := bare(t)
+	var seen []string
+	o.FS.(*pcitest.Kernel).Before = func(path, _ string) error {
+		seen = append(seen, path[strings.LastIndex(path, "/")+1:]+" "+strings.TrimSpace(tr.Read(noIOMMUParam)))
+		return nil
+	}
+	r, err := pci.Bind(context.Background(), bdf(t, port), o)
+	require.NoError(t, err)
+	require.Equal(t, []string{"write journal", "set driver_override", "unbind from mlx5_core", "mark no-IOMMU mode", "turn no-IOMMU mode on",
+		"probe drivers", "turn no-IOMMU mode off", "remove mark of no-IOMMU mode"}, steps(r))
+	require.Equal(t, []string{"driver_override N", "unbind N", "enable_unsafe_noiommu_mode N", "drivers_probe Y", "enable_unsafe_noiommu_mode Y"}, seen)
+	require.Equal(t, onVFIO, tr.State(port))
+	require.Equal(t, off, tr.Read(noIOMMUParam))
+	require.NoFileExists(t, tr.Path(noIOMMUMark))
+	require.Equal(t, "/dev/vfio/noiommu-900", r.VFIONode)
+	require.Len(t, r.Overrode, 1)
+	require.Contains(t, r.Overrode[0], "no IOMMU")
+	require.Len(t, r.Warnings, 1)
+	for _, word := range []string{"no IOMMU guards " + port, "overwrites this machine's memory", "tainted"} {
+		require.Contains(t, r.Warnings[0], word)
+	}
+	d, err := pci.Diagnose(bdf(t, port), o)
+	require.NoError(t, err)
+	require.True(t, d.Ready(), "the mode is not needed for an open: %v", d.Findings)
+	require.Equal(t, pci.BackendNoIOMMU, d.Way.Backend)
+
+	r, err = pci.Bind(context.Background(), bdf(t, port), o)
+	require.NoError(t, err)
+	require.True(t, r.Already)
+	require.Empty(t, r.Steps)
+
+	r, err = pci.Unbind(context.Background(), bdf(t, port), tr.Options())
+	require.NoError(t, err)
+	require.Equal(t, []string{"clear driver_override", "unbind from vfio-pci", "probe drivers", "remove journal"}, steps(r))
+	nothingLeft(t, tr, "unbind")
+}
+
+// The flag alone opens nothing: with an IOMMU it changes nothing.
+func TestBindNoIOMMUNotNeeded(t *testing.T) {
+	tr := onePort(t)
+	r, err := pci.Bind(context.Background(), bdf(t, port), unsafe(tr))
+	require.NoError(t, err)
+	require.Equal(t, []string{"write journal", "set driver_override", "unbind from mlx5_core", "probe drivers"}, steps(r))
+	require.Empty(t, r.Warnings)
+	require.Empty(t, r.Overrode)
+}
+
+// Somebody has the mode on: that is not ours to undo.
+func TestBindNoIOMMUWasOn(t *testing.T) {
+	tr, o := bare(t)
+	tr.Write(noIOMMUParam, on)
+	_, err := pci.Bind(context.Background(), bdf(t, port), tr.Options())
+	remedyOf(t, err, pci.ErrNoIOMMU)
+	r, err := pci.Bind(context.Background(), bdf(t, port), o)
+	require.NoError(t, err)
+	require.Contains(t, strings.Join(r.Notes, " "), "was Y before: it stays")
+	_, err = pci.Unbind(context.Background(), bdf(t, port), tr.Options())
+	require.NoError(t, err)
+	require.Equal(t, on, tr.Read(noIOMMUParam))
+	for _, w := range o.FS.(*pcitest.Kernel).Writes() {
+		require.NotEqual(t, noIOMMUParam, w.Path)
+	}
+	tr.Write(noIOMMUParam, off)
+	nothingLeft(t, tr, "unbind")
+}
+
+// unsafeOps counts the changes of an operation.
+func unsafeOps(t *testing.T, op string) int {
+	tr, o := bare(t)
+	if op == "unbind" {
+		_, err := run("bind", o, bdf(t, port))
+		require.NoError(t, err)
+	}
+	f := &pcitest.Faults{FS: o.FS}
+	o.FS = f
+	_, err := run(op, o, bdf(t, port))
+	require.NoError(t, err)
+	require.Equal(t, off, tr.Read(noIOMMUParam))
+	return len(f.Ops())
+}
+
+// recovered: what the doctor says of a process that died helps, and so does a
+// bind that goes on.
+func recovered(t *testing.T, tr *pcitest.Tree, rebind bool, what string) {
+	t.Helper()
+	b := bdf(t, port)
+	if tr.Read(noIOMMUParam) == on {
+		require.FileExists(t, tr.Path(noIOMMUMark), "%s: the mode is on and nothing says that it must go", what)
+		d, err := pci.Diagnose(b, unsafe(tr))
+		require.NoError(t, err, what)
+		require.Contains(t, ids(d), pci.NoIOMMULeft, what)
+	}
+	if rebind {
+		_, err := run("bind", unsafe(tr), b)
+		require.NoError(t, err, what)
+		require.Equal(t, onVFIO, tr.State(port), what)
+		require.Equal(t, off, tr.Read(noIOMMUParam), what)
+		require.NoFileExists(t, tr.Path(noIOMMUMark), what)
+	}
+	_, err := run("unbind", tr.Options(), b)
+	require.NoError(t, err, what)
+	nothingLeft(t, tr, what)
+}
+
+// A process that dies at any point, at the switch too.
+func TestNoIOMMUKilledAnywhere(t *testing.T) {
+	torn, leftOn := 0, 0
+	for _, op := range []string{"bind", "unbind"} {
+		total := unsafeOps(t, op)
+		for _, mode := range []pcitest.Mode{pcitest.KillBefore, pcitest.KillAfter, pcitest.KillTorn} {
+			for n := range total {
+				for _, rebind := range []bool{false, true} {
+					tr, o := bare(t)
+					if op == "unbind" {
+						_, err := run("bind", o, bdf(t, port))
+						require.NoError(t, err)
+					}
+					f := &pcitest.Faults{FS: o.FS, Mode: mode, N: n}
+					o.FS = f
+					_, err := run(op, o, bdf(t, port))
+					what := strings.ReplaceAll(fmt.Sprintf("%s, mode %d at %d: %v", op, mode, n, f.Ops()), tr.Root, "")
+					require.ErrorIs(t, err, pcitest.ErrKilled, what)
+					if mode == pcitest.KillTorn && strings.HasPrefix(f.Ops()[n], "create ") {
+						torn++
+					}
+					if tr.Read(noIOMMUParam) == on {
+						leftOn++
+					}
+					recovered(t, tr, rebind, what)
+				}
+			}
+		}
+	}
+	require.Equal(t, 4, torn, "journal and mark, each half written")
+	require.Greater(t, leftOn, 8, "the mode was on when the process died")
+}
+
+// Dying twice: the unbind that repairs a killed bind is killed too.
+func TestNoIOMMUKilledTwice(t *testing.T) {
+	for first := range unsafeOps(t, "bind") {
+		for second := 0; ; second++ {
+			tr, o := bare(t)
+			kernel := o.FS
+			o.FS = &pcitest.Faults{FS: kernel, Mode: pcitest.KillAfter, N: first}
+			_, err := run("bind", o, bdf(t, port))
+			require.ErrorIs(t, err, pcitest.ErrKilled)
+			o.FS = &pcitest.Faults{FS: kernel, Mode: pcitest.KillAfter, N: second}
+			_, err = run("unbind", o, bdf(t, port))
+			recovered(t, tr, false, fmt.Sprintf("killed at %d and %d", first, second))
+			if err == nil {
+				break // the unbind needs fewer operations than that
+			}
+			require.ErrorIs(t, err, pcitest.ErrKilled)
+		}
+	}
+}
+
+// Each operation fails once: bind undoes all of it, the switch first.
+func TestNoIOMMUEachOperationFails(t *testing.T) {
+	for n := range unsafeOps(t, "bind") {
+		tr, o := bare(t)
+		f := &pcitest.Faults{FS: o.FS, Mode: pcitest.Fail, N: n, Err: syscall.EIO}
+		o.FS = f
+		r, err := run("bind", o, bdf(t, port))
+		what := strings.ReplaceAll(fmt.Sprintf("at %d: %v, %v", n, f.Ops(), err), tr.Root, "")
+		require.ErrorIs(t, err, syscall.EIO, what)
+		require.Equal(t, n > 3, r.RolledBack, what)
+		nothingLeft(t, tr, what)
+	}
+}
+
+func TestNoIOMMUProbeFails(t *testing.T) {
+	tr, o := bare(t)
+	tr.FailProbe("vfio-pci")
+	r, err := run("bind", o, bdf(t, port))
+	remedyOf(t, err, pci.ErrProbe)
+	require.True(t, r.RolledBack)
+	require.Equal(t, []string{"write journal", "set driver_override", "unbind from mlx5_core", "mark no-IOMMU mode", "turn no-IOMMU mode on", "probe drivers",
+		"undo: turn no-IOMMU mode off", "undo: remove mark of no-IOMMU mode", "undo: clear driver_override", "undo: probe drivers", "undo: remove journal"}, steps(r))
+	nothingLeft(t, tr, "probe failed")
+}
+
+// The context ends while the kernel sits in the probe: the switch stays on and
+// locked, and the mark says so; unbind ends it.
+func TestNoIOMMUPending(t *testing.T) {
+	tr, o := bare(t)
+	tr.Add(pcitest.Spec{BDF: "0000:3c:00.0", Driver: "mlx5_core"})
+	entered, release := blockFirst(o, "drivers_probe")
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		<-entered
+		cancel()
+	}()
+	_, err := pci.Bind(ctx, bdf(t, port), o)
+	remedyOf(t, err, pci.ErrPending)
+	var p *pci.PendingError
+	require.ErrorAs(t, err, &p)
+	require.Equal(t, on, tr.Read(noIOMMUParam))
+	require.FileExists(t, tr.Path(noIOMMUMark))
+
+	// Another function's way back does not take the switch from under the probe,
+	// and another bind waits for it.
+	_, err = run("unbind", tr.Options(), bdf(t, "3c:00.0"))
+	require.NoError(t, err)
+	require.Equal(t, on, tr.Read(noIOMMUParam))
+	short, stop := context.WithTimeout(context.Background(), 30_000_000)
+	defer stop()
+	_, err = pci.Bind(short, bdf(t, "3c:00.0"), unsafe(tr))
+	remedyOf(t, err, pci.ErrInterrupted)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Equal(t, onHost, tr.State("0000:3c:00.0"))
+
+	release()
+	require.NoError(t, p.Wait())
+	_, err = run("unbind", tr.Options(), bdf(t, port))
+	require.NoError(t, err)
+	nothingLeft(t, tr, "unbind")
+}
+
+// Two functions at once: the first to finish does not turn the mode off under
+// the other.
+func TestNoIOMMUTwoAtOnce(t *testing.T) {
+	tr, _ := bare(t)
+	tr.Add(pcitest.Spec{BDF: "0000:3c:00.0", Driver: "mlx5_core"})
+	errs := make(chan error)
+	for _, b := range []string{port, "0000:3c:00.0"} {
+		go func() {
+			for range 10 {
+				if _, err := pci.Bind(context.Background(), bdf(t, b), unsafe(tr)); err != nil {
+					errs <- err
+					return
+				}
+				if _, err := pci.Unbind(context.Background(), bdf(t, b), tr.Options()); err != nil {
+					errs <- err
+					return
+				}
+			}
+			errs <- nil
+		}()
+	}
+	require.NoError(t, <-errs)
+	require.NoError(t, <-errs)
+	nothingLeft(t, tr, "both")
+}
+
+// A bind that died left the mode on: the next one of another function takes the
+// mark over and ends it.
+func TestNoIOMMUMarkOfAnother(t *testing.T) {
+	tr, o := bare(t)
+	tr.Add(pcitest.Spec{BDF: "0000:3c:00.0", Driver: "mlx5_core"})
+	kernel := o.FS
+	o.FS = &pcitest.Faults{FS: kernel, Mode: pcitest.KillAfter, N: 9} // the switch is on
+	_, err := run("bind", o, bdf(t, port))
+	require.ErrorIs(t, err, pcitest.ErrKilled)
+	require.Equal(t, on, tr.Read(noIOMMUParam))
+	_, err = run("bind", unsafe(tr), bdf(t, "3c:00.0"))
+	require.NoError(t, err)
+	require.Equal(t, off, tr.Read(noIOMMUParam))
+	require.NoFileExists(t, tr.Path(noIOMMUMark))
+	for _, b := range []string{"3c:00.0", port} {
+		_, err = run("unbind", tr.Options(), bdf(t, b))
+		require.NoError(t, err)
+	}
+	nothingLeft(t, tr, "both")
+}
+
+// A mark that cannot be read keeps nobody from anything, and does not stay.
+func TestNoIOMMUMarkDamaged(t *testing.T) {
+	for _, text := range []string{"", "{", `{"schema":"mlxvfio.pci.noiommu/9"}`} {
+		for _, mode := range []string{on, off} {
+			tr, o := bare(t)
+			tr.Write(noIOMMUMark, text)
+			tr.Write(noIOMMUParam, mode)
+			_, err := run("bind", o, bdf(t, port))
+			require.NoError(t, err)
+			require.Equal(t, off, tr.Read(noIOMMUParam))
+			require.NoFileExists(t, tr.Path(noIOMMUMark))
+			tr.Write(noIOMMUMark, text)
+			tr.Write(noIOMMUParam, mode)
+			_, err = run("unbind", tr.Options(), bdf(t, port))
+			require.NoError(t, err)
+			nothingLeft(t, tr, "unbind")
+		}
+	}
+}
