@@ -171,7 +171,14 @@ func (h *HCA) downCommandQueue(_ context.Context, live bool) error {
 	if h.loose {
 		return hostOnly(errors.Join(errs...))
 	}
-	return hostOnly(errors.Join(append(errs, h.conn.Close())...))
+	err := h.conn.Close()
+	if ue := (*cmdif.UnansweredError)(nil); errors.As(err, &ue) {
+		// Their callers know, and the device is off the bus: nothing is wrong with
+		// what was freed here.
+		h.log.Warn("commands never completed", "op", "close", "error", ue)
+		err = ue.Err
+	}
+	return hostOnly(errors.Join(append(errs, err)...))
 }
 
 func (h *HCA) upEnable(ctx context.Context) (string, error) { return "", h.conn.EnableHCA(ctx, self) }

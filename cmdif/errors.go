@@ -231,6 +231,28 @@ func (e *ReplyError) Error() string {
 // Unwrap gives ErrNotOurs or ErrSignature.
 func (e *ReplyError) Unwrap() error { return e.Err }
 
+// UnansweredError is what Close says if there are commands that the device never
+// completed.
+type UnansweredError struct {
+	Commands []Record // by slot
+	Err      error    // what else went wrong; nil if everything was freed
+}
+
+func (e *UnansweredError) Error() string {
+	what := "1 command"
+	if n := len(e.Commands); n != 1 {
+		what = fmt.Sprintf("%d commands", n)
+	}
+	s := fmt.Sprintf("%s never completed: %s; the device forgets them at the next reset", what, inFlight(slices.Clone(e.Commands)))
+	if e.Err != nil {
+		s += "; " + e.Err.Error()
+	}
+	return s
+}
+
+// Unwrap gives what else went wrong.
+func (e *UnansweredError) Unwrap() error { return e.Err }
+
 // MessageError refuses a message before anything is sent.
 type MessageError struct {
 	Opcode prm.Opcode
@@ -239,15 +261,22 @@ type MessageError struct {
 
 func (e *MessageError) Error() string { return fmt.Sprintf("%s: not sent: %s", e.Opcode, e.Rule) }
 
+// inFlightShown is how many commands a message names.
+const inFlightShown = 4
+
 // inFlight lists commands, the oldest first.
 func inFlight(rs []Record) string {
 	slices.SortFunc(rs, func(a, b Record) int { return a.Posted.Compare(b.Posted) })
+	more := ""
+	if n := len(rs) - inFlightShown; n > 0 {
+		rs, more = rs[:inFlightShown], fmt.Sprintf(", and %d more", n)
+	}
 	var parts []string
 	for i := range rs {
 		r := &rs[i]
 		parts = append(parts, fmt.Sprintf("%s in slot %d since %v", name(r.Opcode, r.OpMod), r.Slot, time.Since(r.Posted).Round(time.Millisecond)))
 	}
-	return strings.Join(parts, ", ")
+	return strings.Join(parts, ", ") + more
 }
 
 // name is how a command is called in messages: Linux' name, number and op_mod.

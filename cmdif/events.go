@@ -23,6 +23,9 @@ type EventQueue interface {
 // command are counted and ignored: the completion was found by polling before,
 // or the event came twice.
 func (c *Conn) Complete(vector uint32) {
+	if c.end.Load() != nil {
+		return // nobody waits, and the memory of the queue may be gone
+	}
 	late := false
 	for v := vector; v != 0; v &= v - 1 {
 		i := bits.TrailingZeros32(v)
@@ -55,8 +58,11 @@ func (c *Conn) Complete(vector uint32) {
 // Complete (Linux eq.c and cmd.c). create may send CREATE_EQ, and DESTROY_EQ to
 // undo it, polled; any other command, from whatever goroutine, waits until the
 // switch is over. If create fails, polled mode stays and its error is returned.
-// Commands that were given up do not hold the switch up.
+// Commands that were given up do not hold the switch up. In event mode it is refused.
 func (c *Conn) SwitchToEvents(ctx context.Context, create func(context.Context) (EventQueue, error)) error {
+	if c.EventMode() {
+		return errors.New("switch commands to events: they come by events already; switch to polling first")
+	}
 	if err := c.drain(ctx, "switch commands to events", gateCreate); err != nil {
 		return err
 	}

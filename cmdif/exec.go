@@ -35,7 +35,8 @@ const (
 // header (opcode, uid, op_mod) and is sent as it is; out, at least 8 bytes, says
 // how long a reply is accepted and receives it, also when firmware refuses the
 // command. Both are the caller's again when Exec returns; if it returns an error
-// other than *CommandError, out is unchanged.
+// other than *CommandError, out is unchanged. Of a reply that says NOT_READY out gets
+// only status and syndrome, zeros behind them.
 //
 // Errors: *CommandError, *DeliveryError, *ReplyError, *TimeoutError,
 // *CanceledError, *DeadError, *MessageError, and ErrQuarantined, ErrClosed or
@@ -75,8 +76,11 @@ func (c *Conn) exec(ctx context.Context, in, out []byte, limit time.Duration, po
 			return nil
 		}
 		var ce *CommandError
-		if !errors.As(err, &ce) || ce.Status != prm.StatusNotReady || !time.Now().Add(pause).Before(retryUntil) {
+		if !errors.As(err, &ce) || ce.Status != prm.StatusNotReady {
 			return err
+		}
+		if !time.Now().Add(pause).Before(retryUntil) {
+			return notReady(ce, err, out)
 		}
 		c.mu.Lock()
 		c.opLocked(ce.Opcode).Retries++
@@ -89,9 +93,19 @@ func (c *Conn) exec(ctx context.Context, in, out []byte, limit time.Duration, po
 		}
 		t.Stop()
 		if ctx.Err() != nil || c.end.Load() != nil {
-			return err
+			return notReady(ce, err, out)
 		}
 	}
+}
+
+// notReady gives the caller the reply that was held back while the command might be
+// sent again, and end in another way.
+func notReady(ce *CommandError, err error, out []byte) error {
+	clear(out)
+	h := prm.AsCmdOut(out)
+	h.SetStatus(ce.Status)
+	h.SetSyndrome(ce.Syndrome)
+	return err
 }
 
 func opcodeOf(in []byte) prm.Opcode {
@@ -114,6 +128,15 @@ func (c *Conn) once(ctx context.Context, in, out []byte, start, deadline time.Ti
 	if err != nil {
 		c.withdraw(s)
 		return fmt.Errorf("%s: not sent: %w", name(op, opMod), err)
+	}
+	// Building may have taken its time.
+	if c.end.Load() != nil {
+		c.withdraw(s)
+		return c.endError(op, opMod, -1)
+	}
+	if ctx.Err() != nil {
+		c.withdraw(s)
+		return c.abandoned(ctx, op, opMod, -1, start, deadline)
 	}
 	ev := c.events.Load()
 	if polled {
@@ -203,12 +226,15 @@ func (c *Conn) waitPolled(ctx context.Context, s *slot, deadline time.Time) Outc
 			return OutcomeDead
 		}
 		if err := ctx.Err(); err != nil {
-			return outcomeOf(err)
+			if outcomeOf(err) == OutcomeTimeout {
+				return c.timedOut()
+			}
+			return OutcomeCanceled
 		}
 		now := time.Now()
 		left := deadline.Sub(now)
 		if left <= 0 {
-			return OutcomeTimeout
+			return c.timedOut()
 		}
 		if now.After(pulse) {
 			c.checkAlive()
@@ -253,6 +279,9 @@ func (c *Conn) waitEvent(ctx context.Context, s *slot, ev EventQueue, deadline t
 				return OutcomeDone
 			}
 		}
+		if o == OutcomeTimeout {
+			return c.timedOut()
+		}
 		if o != OutcomeDone {
 			return o
 		}
@@ -272,6 +301,15 @@ func (c *Conn) recover(s *slot, ev EventQueue) bool {
 	}
 	c.log.Warn("completion found by polling", "op", s.rec.Opcode, "slot", s.index, "events", n)
 	return true
+}
+
+// timedOut tells a device that is dead from one that is slow: a deadline may be
+// shorter than a pulse.
+func (c *Conn) timedOut() Outcome {
+	if c.checkAlive(); c.end.Load() != nil {
+		return OutcomeDead
+	}
+	return OutcomeTimeout
 }
 
 func outcomeOf(ctxErr error) Outcome {

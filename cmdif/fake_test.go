@@ -33,6 +33,9 @@ type fake struct {
 	doorbel atomic.Uint64
 	gone    atomic.Bool
 
+	bus sync.RWMutex // held while the device writes
+	off atomic.Bool  // no longer a bus master: it writes no more
+
 	entries [32]vfio.Mem // cached views for the fast path
 	instant bool         // answer OK at once, allocating nothing
 	events  func(uint32) // then told what completed
@@ -45,7 +48,9 @@ type call struct {
 	entry  vfio.Mem
 	token  byte
 	in     []byte
+	inBox  []uint64 // addresses of the input mailboxes
 	outLen int
+	outBox []uint64
 	out    []vfio.Mem // output mailboxes
 	corrupt
 }
@@ -209,13 +214,22 @@ func (f *fake) doorbell(vector uint32) {
 		}
 		addr, stride := f.queue()
 		e := f.dma(addr+uint64(i*stride), 64)
+		f.mu.Lock()
 		f.entries[i] = e
+		f.mu.Unlock()
 		c := f.parse(i, e)
 		f.mu.Lock()
 		h := f.handle
 		f.mu.Unlock()
 		h(c)
 	}
+}
+
+// offBus keeps the device off the bus: when it returns, nothing is written any more.
+func (f *fake) offBus() {
+	f.bus.Lock()
+	f.off.Store(true)
+	f.bus.Unlock()
 }
 
 // parse takes a command in and checks everything a strict device could.
@@ -243,22 +257,23 @@ func (f *fake) parse(slot int, e vfio.Mem) *call {
 	n := int(binary.BigEndian.Uint32(b[4:]))
 	c.outLen = int(binary.BigEndian.Uint32(b[0x38:]))
 	c.in = slices.Clone(b[0x10 : 0x10+min(n, 16)])
-	for _, m := range f.chain(c, binary.BigEndian.Uint64(b[8:]), n, bad) {
+	ins, at := f.chain(c, binary.BigEndian.Uint64(b[8:]), n, bad)
+	c.inBox = at
+	for _, m := range ins {
 		c.in = append(c.in, m.Bytes()[:min(512, n-len(c.in))]...)
 	}
 	if len(c.in) != n {
 		bad("input of %d bytes, %d arrived", n, len(c.in))
 	}
-	c.out = f.chain(c, binary.BigEndian.Uint64(b[0x30:]), c.outLen, bad)
+	c.out, c.outBox = f.chain(c, binary.BigEndian.Uint64(b[0x30:]), c.outLen, bad)
 	return c
 }
 
-func (f *fake) chain(c *call, iova uint64, n int, bad func(string, ...any)) []vfio.Mem {
-	var ms []vfio.Mem
+func (f *fake) chain(c *call, iova uint64, n int, bad func(string, ...any)) (ms []vfio.Mem, at []uint64) {
 	for left := n - 16; left > 0; left -= 512 {
 		if iova == 0 || iova%1024 != 0 {
 			bad("mailbox %d at 0x%x", len(ms), iova)
-			return ms
+			return ms, at
 		}
 		m := f.dma(iova, 576)
 		b := m.Bytes()
@@ -287,7 +302,7 @@ func (f *fake) chain(c *call, iova uint64, n int, bad func(string, ...any)) []vf
 				break
 			}
 		}
-		ms = append(ms, m)
+		ms, at = append(ms, m), append(at, iova)
 		iova = binary.BigEndian.Uint64(b[0x230:])
 	}
 	if iova != 0 && n > 16 {
@@ -296,7 +311,7 @@ func (f *fake) chain(c *call, iova uint64, n int, bad func(string, ...any)) []vf
 	if iova != 0 && n <= 16 {
 		bad("a message of %d bytes has a mailbox", n)
 	}
-	return ms
+	return ms, at
 }
 
 func (c *call) op() prm.Opcode { return prm.Opcode(binary.BigEndian.Uint16(c.in)) }
@@ -311,6 +326,11 @@ func (c *call) refuse(s prm.CommandStatus, syndrome uint32) {
 
 // reply completes the command: the output, signed, then the ownership bit.
 func (c *call) reply(out []byte) {
+	c.f.bus.RLock()
+	defer c.f.bus.RUnlock()
+	if c.f.off.Load() {
+		return
+	}
 	out = slices.Concat(out, make([]byte, max(0, c.outLen-len(out))))[:c.outLen]
 	b := c.entry.Bytes()
 	n := copy(b[0x20:0x30], out)
@@ -373,9 +393,27 @@ func open(t testing.TB, o Options) *bench {
 	return &bench{fake: f, dev: dev, seg: seg, conn: c}
 }
 
+// The error of Close names exactly the commands that the device still holds.
 func (b *bench) close() {
 	b.t.Helper()
-	require.NoError(b.t, b.conn.Close())
+	var held []int
+	for i := range b.conn.slots {
+		if b.conn.slots[i].mem.LoadBE32(0x3c)&1 != 0 {
+			held = append(held, i)
+		}
+	}
+	err := b.conn.Close()
+	if len(held) == 0 {
+		require.NoError(b.t, err)
+	} else {
+		var ue *UnansweredError
+		require.ErrorAs(b.t, err, &ue)
+		var named []int
+		for _, r := range ue.Commands {
+			named = append(named, r.Slot)
+		}
+		require.Equal(b.t, held, named)
+	}
 	require.Zero(b.t, b.dev.Space().Stats().LiveBuffers, "DMA memory is left")
 	require.NoError(b.t, b.dev.Close())
 	require.Empty(b.t, b.maps, "mappings are left")

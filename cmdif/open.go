@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,6 +34,12 @@ type Options struct {
 	// History is the number of commands kept for a post-mortem: 0 takes 64,
 	// negative keeps none.
 	History int
+	// MaxSlots bounds the commands in flight, page commands not counted: 0 is as many
+	// as the device's queue holds. 1 sends one command at a time, in order, which
+	// makes traces easy to read and is for finding out what a device chokes on. Page
+	// commands keep the queue's last entry for themselves either way, since a command
+	// may wait for pages.
+	MaxSlots int
 	// Trace sees every command; see TraceFunc.
 	Trace TraceFunc
 	// OnLate hears about each command that completed after its waiter gave up.
@@ -79,7 +86,11 @@ type Conn struct {
 
 	recovered, lost, spurious atomic.Uint64
 
+	spare    sync.Pool      // of *waiter
+	watchers sync.WaitGroup // look
+
 	mu           sync.Mutex // never held while waiting for the device
+	all          uint32     // slots that are used at all
 	free         uint32     // slots that may be granted
 	quarantined  uint32     // slots whose command was given up
 	reserved     uint32     // the slot of page commands
@@ -87,9 +98,14 @@ type Conn struct {
 	throttled    int        // of active and quarantined slots, throttled opcodes
 	maxThrottled int
 	gate         gate
-	waiters      []*waiter
-	idle         []chan struct{} // closed when active drops to 0
-	token        uint8
+	lines        [classes]line // commands that wait for a slot
+	waiting      int           // of all lines
+	tickets      uint64        // the last one given to a waiter
+	idle         chan struct{} // closed when active drops to 0; nil if nobody wants to know
+	token        uint8         // the last one given to a command
+	tokens       [4]uint64     // those of the commands in all slots that are not free
+	watched      bool          // look will run
+	watcher      *time.Timer
 	closed       bool
 	late         uint64
 	foreign      uint64
@@ -176,11 +192,17 @@ func Open(ctx context.Context, dev *vfio.Device, seg *initseg.Segment, o Options
 	for i := range c.slots {
 		c.slots[i] = slot{index: i, mem: page.Slice(i*q.Stride(), initseg.EntrySize), done: make(chan struct{}, 1)}
 	}
-	c.free = uint32(1<<n - 1)
+	ordinary := 1
 	if n > 1 {
 		c.reserved = 1 << (n - 1)
+		ordinary = n - 1
 	}
-	c.maxThrottled = max(1, n/2) // half of the n−1 slots that are not reserved, rounded up
+	if o.MaxSlots > 0 {
+		ordinary = min(ordinary, o.MaxSlots)
+	}
+	c.all = uint32(1<<ordinary-1) | c.reserved
+	c.free = c.all
+	c.maxThrottled = (ordinary + 1) / 2
 	c.log.Debug("command interface open", "op", "open", "slots", n, "stride", q.Stride(), "timeout", c.timeout)
 	return c, nil
 }
@@ -240,23 +262,42 @@ func (c *Conn) Err() error {
 // Close ends all waiters and frees the command page and the mailboxes. Call it
 // only when the device can no longer write to memory: after DISABLE_HCA with no
 // slot in quarantine, or after bus mastering was switched off or the function
-// was reset. A second call does nothing.
+// was reset; and when whoever calls Complete has ended. A second call does nothing.
+//
+// Everything is freed whatever the error says. It holds an *UnansweredError if there
+// are commands that the device never completed.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
 		return nil
 	}
+	r := c.reapLocked() // what came back last
 	c.closed = true
 	c.endLocked(ErrClosed)
+	c.endWatchLocked()
 	idle := c.idleLocked()
-	c.mu.Unlock()
+	c.unlockAndTell(r)
+	c.watchers.Wait()
 	<-idle // waiters leave within one poll interval
+	c.mu.Lock()
+	left := slices.DeleteFunc(c.unansweredLocked(), func(r Record) bool { // on a dead device, nothing was taken back
+		w := c.slots[r.Slot].mem.LoadBE32(offOwner)
+		return w&1 == 0 && uint8(w>>24) == r.Token
+	})
+	for i := range c.slots {
+		c.slots[i].state.Store(slotFree) // its memory is not to be looked at any more
+	}
+	c.mu.Unlock()
 	errs := c.boxes.release()
 	if err := c.page.Free(); err != nil {
 		errs = append(errs, err)
 	}
-	if err := errors.Join(errs...); err != nil {
+	err := errors.Join(errs...)
+	if len(left) > 0 {
+		err = &UnansweredError{left, err}
+	}
+	if err != nil {
 		return fmt.Errorf("%s: close command interface: %w", c.dev.Info().Name, err)
 	}
 	return nil
@@ -264,11 +305,14 @@ func (c *Conn) Close() error {
 
 // idleLocked gives a channel that is closed as soon as no command is in flight.
 func (c *Conn) idleLocked() <-chan struct{} {
-	ch := make(chan struct{})
+	ch := c.idle
+	if ch == nil {
+		ch = make(chan struct{})
+	}
 	if c.active == 0 {
 		close(ch)
 	} else {
-		c.idle = append(c.idle, ch)
+		c.idle = ch
 	}
 	return ch
 }

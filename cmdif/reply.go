@@ -53,10 +53,13 @@ func (c *Conn) read(s *slot, r *Record, owner uint32, out []byte) error {
 	}
 	inline := prm.AsCmdQueueEntry(s.mem.Bytes()).CommandOutputInlineData()
 	copy(r.Out[:], inline)
-	n := copy(out, inline)
-	unlink(s.out, out[n:])
 	h := (*prm.CmdOut)(r.Out[:prm.CmdOutSize])
-	if r.Status, r.Syndrome = h.Status(), h.Syndrome(); r.Status != prm.StatusOK {
+	r.Status, r.Syndrome = h.Status(), h.Syndrome()
+	if r.Status != prm.StatusNotReady { // that may be sent again: see notReady
+		n := copy(out, r.Out[:]) // what is judged here, whatever becomes of the entry
+		unlink(s.out, out[n:])
+	}
+	if r.Status != prm.StatusOK {
 		return &CommandError{Opcode: r.Opcode, OpMod: r.OpMod, Status: r.Status, Syndrome: r.Syndrome}
 	}
 	r.Outcome = OutcomeDone

@@ -44,7 +44,7 @@ func (c *Conn) Signals() Signals {
 	g := Signals{
 		Answered: c.answered, AnsweredAt: c.answeredAt, Late: c.late,
 		Recovered: c.recovered.Load(), LostInterrupts: c.lost.Load(), Foreign: c.foreign,
-		Active: c.active, Quarantined: bits.OnesCount32(c.quarantined), Waiting: len(c.waiters),
+		Active: c.active, Quarantined: bits.OnesCount32(c.quarantined), Waiting: c.waiting,
 	}
 	for i := range c.slots {
 		// A slot that is busy stays so under the lock; a quarantined one is ours.

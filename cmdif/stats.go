@@ -65,10 +65,15 @@ func (o *OpStats) completed(d time.Duration) {
 type Stats struct {
 	Ops         []OpStats // by opcode, ascending
 	EventMode   bool
-	Slots       int // entries of the queue
+	Entries     int // of the queue
+	Slots       int // entries in use (Options.MaxSlots): Free + Active + Quarantined
+	Free        int // slots without a command
 	Active      int // commands in flight
 	Quarantined int // slots whose command was given up
 	Waiting     int // callers waiting for a slot
+	// Unanswered are the commands in the quarantined slots, by slot; see
+	// Conn.Unanswered.
+	Unanswered []Record
 
 	Late           uint64 // quarantined commands that completed after all
 	Recovered      uint64 // completions found by polling in event mode
@@ -88,10 +93,13 @@ func (c *Conn) Stats() Stats {
 	defer c.mu.Unlock()
 	s := Stats{
 		EventMode:      c.events.Load() != nil,
-		Slots:          len(c.slots),
+		Entries:        len(c.slots),
+		Slots:          bits.OnesCount32(c.all),
+		Free:           bits.OnesCount32(c.free),
+		Unanswered:     c.unansweredLocked(),
 		Active:         c.active,
 		Quarantined:    bits.OnesCount32(c.quarantined),
-		Waiting:        len(c.waiters),
+		Waiting:        c.waiting,
 		Late:           c.late,
 		Recovered:      c.recovered.Load(),
 		LostInterrupts: c.lost.Load(),
@@ -126,6 +134,24 @@ func (c *Conn) inFlightLocked() []Record {
 			r := &s.rec
 			rs = append(rs, Record{Posted: r.Posted, Slot: r.Slot, Token: r.Token, Opcode: r.Opcode, OpMod: r.OpMod, InLen: r.InLen, OutLen: r.OutLen, In: r.In})
 		}
+	}
+	return rs
+}
+
+// Unanswered are the commands that were given up and that the device has not
+// completed, by slot: each holds its slot and its memory. Outcome says why it was
+// given up, Latency after what time.
+func (c *Conn) Unanswered() []Record {
+	c.reap()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unansweredLocked()
+}
+
+func (c *Conn) unansweredLocked() []Record {
+	var rs []Record
+	for q := c.quarantined; q != 0; q &= q - 1 {
+		rs = append(rs, c.slots[bits.TrailingZeros32(q)].rec)
 	}
 	return rs
 }
