@@ -55,7 +55,7 @@ type waiter struct {
 	timer  *time.Timer
 
 	prev, next *waiter
-	queued     bool
+	queued     bool // in its line
 }
 
 type grant struct {
@@ -120,9 +120,12 @@ func (c *Conn) admit(ctx context.Context, op prm.Opcode, opMod uint16, start, de
 		c.mu.Unlock()
 		return nil, stalledError(op, opMod)
 	}
-	w, _ := c.spare.Get().(*waiter)
+	w := c.spare.first
 	if w == nil {
 		w = &waiter{ready: make(chan grant, 1)}
+	} else {
+		c.spare.remove(w)
+		c.spares--
 	}
 	c.tickets++
 	w.op, w.class, w.ticket = op, cl, c.tickets
@@ -135,6 +138,7 @@ func (c *Conn) admit(ctx context.Context, op prm.Opcode, opMod uint16, start, de
 
 // await waits until w is granted a slot.
 func (c *Conn) await(ctx context.Context, w *waiter, opMod uint16, start, deadline time.Time) (*slot, error) {
+	op := w.op
 	if w.timer == nil {
 		w.timer = time.NewTimer(time.Until(deadline))
 	} else {
@@ -155,6 +159,7 @@ func (c *Conn) await(ctx context.Context, w *waiter, opMod uint16, start, deadli
 		c.mu.Lock()
 		if answered = !w.queued; !answered {
 			c.leaveLineLocked(w)
+			c.spareLocked(w)
 			rs = c.inFlightLocked()
 		}
 		c.mu.Unlock()
@@ -162,8 +167,6 @@ func (c *Conn) await(ctx context.Context, w *waiter, opMod uint16, start, deadli
 			g = <-w.ready
 		}
 	}
-	op := w.op
-	c.spare.Put(w)
 	switch {
 	case g.err != nil:
 		return nil, fmt.Errorf("%s: not sent: %w", name(op, opMod), g.err)
@@ -197,6 +200,17 @@ func late(err error) error {
 func (c *Conn) leaveLineLocked(w *waiter) {
 	c.lines[w.class].remove(w)
 	c.waiting--
+}
+
+// mostSpares is how many waiters are kept for those to come.
+const mostSpares = 1024
+
+// spareLocked keeps a waiter that nobody needs any more.
+func (c *Conn) spareLocked(w *waiter) {
+	if c.spares < mostSpares {
+		c.spare.push(w)
+		c.spares++
+	}
 }
 
 // usableLocked are the free slots a command of the class may have now.
@@ -303,7 +317,9 @@ func (c *Conn) dispatchLocked() {
 			return
 		}
 		c.leaveLineLocked(next)
-		next.ready <- grant{s: c.grantLocked(next.class)}
+		s := c.grantLocked(next.class)
+		s.waiter = next
+		next.ready <- grant{s: s}
 	}
 }
 

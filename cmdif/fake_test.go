@@ -33,8 +33,9 @@ type fake struct {
 	doorbel atomic.Uint64
 	gone    atomic.Bool
 
-	bus sync.RWMutex // held while the device writes
-	off atomic.Bool  // no longer a bus master: it writes no more
+	onMap func()       // when memory is mapped
+	bus   sync.RWMutex // held while the device writes
+	off   atomic.Bool  // no longer a bus master: it writes no more
 
 	entries [32]vfio.Mem // cached views for the fast path
 	instant bool         // answer OK at once, allocating nothing
@@ -162,6 +163,9 @@ func (f *fake) Map(m vfio.Mapping) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.maps = append(f.maps, m)
+	if f.onMap != nil {
+		f.onMap()
+	}
 	return nil
 }
 

@@ -126,7 +126,7 @@ func (l *load) one(r *rand.Rand, id uint64, op prm.Opcode, n, m int) {
 		}
 	case errors.As(err, &te):
 		sent = te.Slot >= 0
-		if took < min(limit, l.timeout)-l.slack && !l.real {
+		if took < min(limit, l.timeout)-l.slack && !l.wall {
 			t.Errorf("command %x: timed out after %v, it had %v", id, took, limit)
 		}
 		if sent && !endedAt.IsZero() && start.After(endedAt) {

@@ -86,7 +86,6 @@ type Conn struct {
 
 	recovered, lost, spurious atomic.Uint64
 
-	spare    sync.Pool      // of *waiter
 	watchers sync.WaitGroup // look
 
 	mu           sync.Mutex // never held while waiting for the device
@@ -100,6 +99,8 @@ type Conn struct {
 	gate         gate
 	lines        [classes]line // commands that wait for a slot
 	waiting      int           // of all lines
+	spare        line          // waiters to be used again
+	spares       int
 	tickets      uint64        // the last one given to a waiter
 	idle         chan struct{} // closed when active drops to 0; nil if nobody wants to know
 	token        uint8         // the last one given to a command

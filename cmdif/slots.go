@@ -30,6 +30,7 @@ type slot struct {
 	in, out   []*box
 	rec       Record
 	throttled bool
+	waiter    *waiter // what the command waited with, if it had to
 }
 
 func (s *slot) bit() uint32 { return 1 << s.index }
@@ -48,6 +49,10 @@ func (c *Conn) freeLocked(s *slot) {
 	if s.throttled {
 		s.throttled = false
 		c.throttled--
+	}
+	if s.waiter != nil {
+		c.spareLocked(s.waiter)
+		s.waiter = nil
 	}
 	t := s.rec.Token
 	c.tokens[t>>6] &^= 1 << (t & 63)
