@@ -326,6 +326,7 @@ func TestWaitingAllocatesNothing(t *testing.T) {
 	stop = true
 	mu.Unlock()
 	wg.Wait()
-	// Of all four callers together; what AllocsPerRun rounds down are the waiters made.
-	require.Zero(t, n)
+	// Of all four callers together. The race detector makes the runtime allocate now
+	// and then; a waiter a command would be twelve allocations.
+	require.LessOrEqual(t, n, 1.0)
 }
