@@ -96,7 +96,7 @@ func (r *CQRing) init(c CQRingConfig) error {
 	}
 	r.mem, r.buf, r.lines, r.mask, r.log = c.Ring, c.Ring.Bytes(), c.Ring.Lines(), uint32(size)-1, c.LogSize
 	r.rec, r.cqn, r.name = newRecord(c.Record), c.CQN, c.Name
-	r.bell = newDoorbell(c.UAR, r.rec, recordArm)
+	r.bell = newDoorbell(c.UAR, r.rec, recordArm, UARCQDoorbell)
 	r.follow(&nobody)
 	r.seek(0)
 	for i := range size {

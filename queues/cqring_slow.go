@@ -205,7 +205,7 @@ func (r *CQRing) close() {
 	r.seek(0)
 	r.follow(&nobody)
 	r.rec.close()
-	r.bell = newDoorbell(nil, r.rec, recordArm)
+	r.bell = newDoorbell(nil, r.rec, recordArm, UARCQDoorbell)
 	r.broken.Store(&CQError{Name: r.name, CQN: r.cqn, Err: vfio.ErrClosed})
 }
 
@@ -289,7 +289,7 @@ func (r *CQRing) Arm(solicitedOnly bool) {
 	if solicitedOnly {
 		v |= armSolicited
 	}
-	r.bell.Ring(bits.ReverseBytes32(v), UARCQDoorbell, bits.ReverseBytes64(uint64(v)<<32|uint64(r.cqn)))
+	r.bell.Ring(bits.ReverseBytes32(v), bits.ReverseBytes64(uint64(v)<<32|uint64(r.cqn)))
 }
 
 // Notified counts a completion event of this CQ: the next Arm bears the next

@@ -20,11 +20,6 @@ const (
 	recordArm      = 4
 )
 
-// DefaultBlueFlameSize is the size in bytes of one BlueFlame buffer where the
-// device says nothing else: log_bf_reg_size 9 is a register of 512 bytes, which
-// is two buffers.
-const DefaultBlueFlameSize = 256
-
 // record is a doorbell record as its queue writes it.
 type record struct {
 	mem vfio.Mem
@@ -48,13 +43,13 @@ func (r *record) store(off int, v uint32) {
 	binary.LittleEndian.PutUint32(r.raw[off&4:off&4+4], bits.ReverseBytes32(v))
 }
 
-// newDoorbell is the doorbell that counts in the word at byte off of the record
-// and rings in a UAR page. Nil puts a page of ordinary memory in its place: the
-// queue then works without a device.
-func newDoorbell(u *UAR, r record, off int) vfio.Doorbell {
-	word := r.mem.Slice(off, 4)
+// newDoorbell is the doorbell that counts in the word at byte word of the record
+// and rings the register at byte reg of a UAR page. Nil puts a page of ordinary
+// memory in its place: the queue then works without a device.
+func newDoorbell(u *UAR, r record, word int, reg uint64) vfio.Doorbell {
+	count := r.mem.Slice(word, 4)
 	if u == nil {
-		return vfio.WindowOf("no device", make([]byte, vfio.DoorbellPage)).Doorbell(0, word)
+		return vfio.WindowOf("no device", make([]byte, vfio.DoorbellPage)).Doorbell(reg, count)
 	}
-	return u.dev.BAR.Doorbell(u.off, word)
+	return u.dev.BAR.Doorbell(u.off+reg, count)
 }

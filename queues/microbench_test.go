@@ -37,7 +37,7 @@ func TestMicrobench(t *testing.T) {
 			w := wqeAt(m.sq, m.sq.pi-uint32(blocks), 16)
 			require.Equal(t, byte(microOpcodes[op]), w[3])
 			require.Equal(t, byte(Signalled), w[11], "the last of a batch is signalled")
-			require.Equal(t, w[:8], bar[m.sq.reg:][:8], "the register")
+			require.Equal(t, w[:8], bar[UARBlueFlame:][:8], "the register")
 		}
 	}
 	m, err := NewMicrobench(nil)

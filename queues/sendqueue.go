@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/bits"
 
-	"github.com/mlxvfio/mlxvfio/internal/mmio"
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
@@ -50,22 +49,20 @@ type SendQueue struct {
 	slots []sqSlot // the ring, block by block
 	// pi and ci count blocks: written by us, and retired. They run freely; the
 	// device sees their low 16 bits, and a slot is found by masking.
-	pi, ci    uint32
-	first8    uint64 // the first 8 bytes of the newest WQE as they lie in the ring: what the register gets
-	qpn8      uint64 // QPN << 8
-	rung      uint32 // pi of the last doorbell
-	reg, flip uint64 // the register of the last doorbell in the UAR page, and what makes the other one of it
-	atomicMax uint64 // limit of the write rule; 0 = none
+	pi, ci uint32
+	rung   uint32 // pi of the last doorbell
 	// plainWrite is the longest write that needs no closer look: 0 while the write
 	// rule holds.
 	plainWrite uint32
+	qpn8       uint64 // QPN << 8
+	first8     uint64 // the first 8 bytes of the newest WQE as they lie in the ring: what the register gets
 	bell       vfio.Doorbell
 
-	buf       []byte // the ring as bytes
+	atomicMax uint64     // limit of the write rule; 0 = none
+	blue      *blueFlame // nil without BlueFlame
+	buf       []byte     // the ring as bytes
 	rec       record
-	bfSize    int // of one BlueFlame buffer
 	maxDS     int
-	blueFlame bool
 	dead      bool
 }
 
@@ -91,21 +88,14 @@ func NewSendQueue(c SendQueueConfig) (*SendQueue, error) {
 	if c.MaxWQE <= 0 || c.MaxWQE > MaxWQEBytes {
 		c.MaxWQE = MaxWQEBytes
 	}
-	if c.BlueFlameSize <= 0 {
-		c.BlueFlameSize = DefaultBlueFlameSize
-	}
-	// The two buffers lie behind each other in the upper half of the page. What is
-	// rung only with 8 bytes needs no buffer, and no device is refused for its size.
-	if n := c.BlueFlameSize; n&(n-1) != 0 || n < WQEBB || n > UARBlueFlame/2 {
-		if c.BlueFlame {
-			return nil, fmt.Errorf("make a send queue with BlueFlame buffers of %d bytes: %w; powers of two from %d to %d are possible, or post without BlueFlame",
-				n, vfio.ErrRange, WQEBB, UARBlueFlame/2)
-		}
-		c.BlueFlameSize = DefaultBlueFlameSize
-	}
 	rec := newRecord(c.Record)
-	bell := newDoorbell(c.UAR, rec, recordSend)
+	bell := newDoorbell(c.UAR, rec, recordSend, UARBlueFlame)
+	var blue *blueFlame
 	if c.BlueFlame {
+		var err error
+		if blue, err = newBlueFlame(c.UAR, rec, c.BlueFlameSize); err != nil {
+			return nil, err
+		}
 		bell = bell.Indirect() // ring decides
 	}
 	lines, slots := c.Ring.Lines(), make([]sqSlot, size)
@@ -114,8 +104,7 @@ func NewSendQueue(c SendQueueConfig) (*SendQueue, error) {
 	}
 	return &SendQueue{
 		buf: c.Ring.Bytes(), slots: slots, qpn8: uint64(c.QPN) << 8, maxDS: c.MaxWQE / wqeUnit,
-		reg: UARBlueFlame ^ uint64(c.BlueFlameSize), flip: uint64(c.BlueFlameSize), bfSize: c.BlueFlameSize, blueFlame: c.BlueFlame,
-		rec: rec, plainWrite: maxLen, bell: bell,
+		rec: rec, plainWrite: maxLen, bell: bell, blue: blue,
 	}, nil
 }
 
@@ -167,19 +156,13 @@ func (q *SendQueue) Ring() {
 //
 //go:noinline
 func (q *SendQueue) ring() {
-	pi, n := q.pi, int(q.pi-q.rung)
-	at, first := q.reg^q.flip, q.index(q.rung)
-	q.rung, q.reg = pi, at
-	// BlueFlame takes one WQE that fits and does not wrap.
-	if !q.blueFlame || q.slots[first].end != pi || n*WQEBB > q.bfSize || first+n > len(q.slots) {
-		q.bell.Ring(wireCount(pi), at, q.first8)
+	pi, from := q.pi, q.rung
+	q.rung = pi
+	if q.blue != nil {
+		q.blue.ring(q, from)
 		return
 	}
-	toDevice()
-	q.rec.store(recordSend, pi&0xffff)
-	toDevice()
-	q.bell.CopyWC(at, q.buf[first*WQEBB:(first+n)*WQEBB])
-	mmio.FlushWC()
+	q.bell.Ring(wireCount(pi), q.first8)
 }
 
 // wireCount is the number of blocks as the doorbell record has it: 16 bits,
@@ -202,7 +185,7 @@ func (q *SendQueue) close() {
 	q.dead, q.ci, q.pi, q.rung = true, 0, 0, 0
 	q.buf, q.slots = nil, nil
 	q.rec.close()
-	q.bell = newDoorbell(nil, q.rec, recordSend)
+	q.bell, q.blue = newDoorbell(nil, q.rec, recordSend, UARBlueFlame), nil
 }
 
 // full is why there is no room.

@@ -44,8 +44,7 @@ func (q *SendQueue) Post(work []WorkRequest) (n int, err error) {
 			return q.postRest(work, n, pi, first8)
 		}
 		q.pi, q.rung = pi, pi
-		q.reg ^= q.flip
-		q.bell.Store(wireCount(pi), q.reg, first8)
+		q.bell.Store(wireCount(pi), first8)
 		return len(work), nil
 	}
 	// One request, of a plain form, with room: every instruction counts. Nothing is
@@ -112,8 +111,7 @@ func (q *SendQueue) Post(work []WorkRequest) (n int, err error) {
 		return 1, nil
 	}
 	q.rung = end
-	q.reg ^= q.flip
-	q.bell.Store(wireCount(end), q.reg, first8)
+	q.bell.Store(wireCount(end), first8)
 	return 1, nil
 }
 

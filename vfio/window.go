@@ -28,7 +28,10 @@ type Window struct {
 	main   span   // the largest mapped area: the fast path
 	others []span // further areas, if the region is mapped in pieces
 	gate   *gate  // of the mapping; may be nil
-	err    atomic.Pointer[Error]
+	// open is 0 once nothing may be loaded or stored any more: for those who have
+	// found out before that what they store to is writable.
+	open atomic.Uint32
+	err  atomic.Pointer[Error]
 }
 
 // span is a mapped piece of a region. The limits are the number of bytes of it
@@ -84,6 +87,7 @@ func newWindow(t Transport, region int, name string) (*Window, error) {
 		}
 		w.gate = a.gate
 	}
+	w.open.Store(1)
 	if w.gate != nil && !w.gate.enter(w) {
 		w.block() // the transport was closed since it gave the areas
 	}
@@ -100,6 +104,7 @@ func (w *Window) close() {
 
 // block makes every later access trap.
 func (w *Window) block() {
+	w.open.Store(0)
 	w.main.readable.Store(0)
 	w.main.writable.Store(0)
 	for i := range w.others {
