@@ -39,12 +39,30 @@ type WorkRequest struct {
 // the same operation.
 func (q *SendQueue) Post(work []WorkRequest) (n int, err error) {
 	if len(work) != 1 {
-		n, pi, first8 := q.run(work)
-		if n == 0 || n < len(work) || !q.bell.Direct() {
+		if len(work) == 0 {
+			return q.postRest(work, 0, 0, 0)
+		}
+		var pi uint32
+		var first8 uint64
+		switch r := &work[0]; {
+		case r.Op == prm.WQERdmaWrite && len(r.Inline) != 0:
+			n, pi, first8 = q.runInline(work)
+		case r.Op == prm.WQERdmaWrite, r.Op == prm.WQERdmaRead:
+			n, pi, first8 = q.runRDMA(work)
+		case r.Op == prm.WQEAtomicFA:
+			n, pi, first8 = q.runFetchAdd(work)
+		case r.Op == prm.WQEAtomicMaskedCS && r.Local.Len == 4:
+			n, pi, first8 = q.runMaskedCS4(work)
+		case r.Op == prm.WQEAtomicMaskedCS:
+			n, pi, first8 = q.runMaskedCS8(work)
+		default:
+			return q.postRest(work, 0, 0, 0)
+		}
+		if n < len(work) || !q.bell.Direct() {
 			return q.postRest(work, n, pi, first8)
 		}
 		q.pi, q.rung = pi, pi
-		q.bell.Store(wireCount(pi), first8)
+		q.bell.Store(bits.ReverseBytes32(pi&0xffff), first8)
 		return len(work), nil
 	}
 	// One request, of a plain form, with room: every instruction counts. Nothing is
@@ -53,38 +71,39 @@ func (q *SendQueue) Post(work []WorkRequest) (n int, err error) {
 	// is faster than the search that a switch over Op would be.
 	r, pi := &work[0], q.pi
 	if !q.room(1) {
-		return q.postRest(work, 0, pi, 0)
+		return q.postAny(r)
 	}
 	s := &q.slots[uint(pi)&uint(len(q.slots)-1)]
 	w, head, end := s.line, uint64(uint16(pi))<<40|q.qpn8, pi+1
+	var c0 uint64
 	switch op := r.Op; {
 	case op == prm.WQERdmaWrite:
-		if data := r.Inline; len(data) == 16 && q.plainWrite != 0 {
-			head |= c0Write | 4
-			putInline16(w, (*[16]byte)(data))
+		if len(r.Inline) == 16 && q.plainWrite != 0 {
+			c0 = c0Write | 4
+			putInline16(w, (*[16]byte)(r.Inline))
 		} else if r.onePiece(q.plainWrite) {
-			head |= c0Write | 3
+			c0 = c0Write | 3
 			putSGE(w, 4, r.Local)
 		} else {
-			return q.postRest(work, 0, pi, 0)
+			return q.postAny(r)
 		}
 	case op == prm.WQEAtomicFA:
 		if !r.fetchAdd8() {
-			return q.postRest(work, 0, pi, 0)
+			return q.postAny(r)
 		}
-		head |= c0FA | 4
+		c0 = c0FA | 4
 		put64(w, 4, r.Swap)
 		w[5] = 0
 		putSGE(w, 6, r.Local)
 	case op == prm.WQEAtomicMaskedCS:
 		switch {
 		case r.maskedCS4():
-			head |= c0MCS | c0Size4 | 4
+			c0 = c0MCS | c0Size4 | 4
 			put64(w, 4, r.Swap<<32|r.Compare)
 			put64(w, 5, r.SwapMask<<32|r.CompareMask)
 			putSGE(w, 6, r.Local)
 		case r.maskedCS8() && q.room(2):
-			head |= c0MCS | c0Size8 | 5
+			c0 = c0MCS | c0Size8 | 5
 			put64(w, 4, r.Swap)
 			put64(w, 5, r.Compare)
 			put64(w, 6, r.SwapMask)
@@ -93,16 +112,15 @@ func (q *SendQueue) Post(work []WorkRequest) (n int, err error) {
 			putSGE(x, 0, r.Local) // the ring may end between the two blocks
 			end++
 		default:
-			return q.postRest(work, 0, pi, 0)
+			return q.postAny(r)
 		}
 	case op == prm.WQERdmaRead && r.onePiece(q.plainWrite):
-		head |= c0Read | 3
+		c0 = c0Read | 3
 		putSGE(w, 4, r.Local)
 	default:
-		return q.postRest(work, 0, pi, 0)
+		return q.postAny(r)
 	}
-	first8 := bits.ReverseBytes64(head)
-	putHead(w, first8, r)
+	first8 := putHead(w, head|c0, r)
 	s.wrid = r.WRID
 	s.end, q.pi = end, end
 	if !q.bell.Direct() {
@@ -111,7 +129,19 @@ func (q *SendQueue) Post(work []WorkRequest) (n int, err error) {
 		return 1, nil
 	}
 	q.rung = end
-	q.bell.Store(wireCount(end), first8)
+	q.bell.Store(bits.ReverseBytes32(end&0xffff), first8)
+	return 1, nil
+}
+
+// postAny posts one request of any form.
+//
+//go:noinline
+func (q *SendQueue) postAny(r *WorkRequest) (int, error) {
+	err := q.postOne(r)
+	q.Ring()
+	if err != nil {
+		return 0, err
+	}
 	return 1, nil
 }
 

@@ -1,10 +1,6 @@
 package queues
 
-import (
-	"math/bits"
-
-	"github.com/mlxvfio/mlxvfio/internal/prm"
-)
+import "github.com/mlxvfio/mlxvfio/internal/prm"
 
 // The plain forms: what the hot paths post themselves. The other fields of such
 // a request are right whatever they are.
@@ -54,12 +50,6 @@ func (q *SendQueue) run(work []WorkRequest) (n int, pi uint32, first8 uint64) {
 	return 0, 0, 0
 }
 
-// firstWord is the first control word of the WQE at pi as it lies in memory: the
-// index, put into what is the same for all.
-func firstWord(pi uint32, head uint64) uint64 {
-	return bits.ReverseBytes64(uint64(uint16(pi))<<40 | head)
-}
-
 // runRDMA posts WRITEs or READs of one piece.
 func (q *SendQueue) runRDMA(work []WorkRequest) (n int, pi uint32, first8 uint64) {
 	slots, pi := q.slots, q.pi
@@ -76,13 +66,13 @@ func (q *SendQueue) runRDMA(work []WorkRequest) (n int, pi uint32, first8 uint64
 			break
 		}
 		w := s.line
-		putHead(w, firstWord(pi, head), r)
+		first8 = putHead(w, uint64(uint16(pi))<<40|head, r)
 		putSGE(w, 4, r.Local)
 		pi++
 		s.wrid, s.end = r.WRID, pi
 		n++
 	}
-	return n, pi, firstWord(pi-1, head)
+	return n, pi, first8
 }
 
 // runInline posts WRITEs of 16 bytes of inline data, the smallest message that
@@ -103,13 +93,13 @@ func (q *SendQueue) runInline(work []WorkRequest) (n int, pi uint32, first8 uint
 			break
 		}
 		w := s.line
-		putHead(w, firstWord(pi, head), r)
+		first8 = putHead(w, uint64(uint16(pi))<<40|head, r)
 		putInline16(w, (*[16]byte)(data))
 		pi++
 		s.wrid, s.end = r.WRID, pi
 		n++
 	}
-	return n, pi, firstWord(pi-1, head)
+	return n, pi, first8
 }
 
 // runFetchAdd posts standard fetch-and-adds.
@@ -128,7 +118,7 @@ func (q *SendQueue) runFetchAdd(work []WorkRequest) (n int, pi uint32, first8 ui
 			break
 		}
 		w := s.line
-		putHead(w, firstWord(pi, head), r)
+		first8 = putHead(w, uint64(uint16(pi))<<40|head, r)
 		put64(w, 4, r.Swap)
 		w[5] = 0
 		putSGE(w, 6, r.Local)
@@ -136,7 +126,7 @@ func (q *SendQueue) runFetchAdd(work []WorkRequest) (n int, pi uint32, first8 ui
 		s.wrid, s.end = r.WRID, pi
 		n++
 	}
-	return n, pi, firstWord(pi-1, head)
+	return n, pi, first8
 }
 
 // runMaskedCS4 posts masked compare-and-swaps of 4 bytes.
@@ -155,7 +145,7 @@ func (q *SendQueue) runMaskedCS4(work []WorkRequest) (n int, pi uint32, first8 u
 			break
 		}
 		w := s.line
-		putHead(w, firstWord(pi, head), r)
+		first8 = putHead(w, uint64(uint16(pi))<<40|head, r)
 		put64(w, 4, r.Swap<<32|r.Compare)
 		put64(w, 5, r.SwapMask<<32|r.CompareMask)
 		putSGE(w, 6, r.Local)
@@ -163,7 +153,7 @@ func (q *SendQueue) runMaskedCS4(work []WorkRequest) (n int, pi uint32, first8 u
 		s.wrid, s.end = r.WRID, pi
 		n++
 	}
-	return n, pi, firstWord(pi-1, head)
+	return n, pi, first8
 }
 
 // runMaskedCS8 posts masked compare-and-swaps of 8 bytes, which take two blocks.
@@ -182,7 +172,7 @@ func (q *SendQueue) runMaskedCS8(work []WorkRequest) (n int, pi uint32, first8 u
 			break
 		}
 		w := s.line
-		putHead(w, firstWord(pi, head), r)
+		first8 = putHead(w, uint64(uint16(pi))<<40|head, r)
 		put64(w, 4, r.Swap)
 		put64(w, 5, r.Compare)
 		put64(w, 6, r.SwapMask)
@@ -192,5 +182,5 @@ func (q *SendQueue) runMaskedCS8(work []WorkRequest) (n int, pi uint32, first8 u
 		s.wrid, s.end = r.WRID, pi
 		n++
 	}
-	return n, pi, firstWord(pi-2, head)
+	return n, pi, first8
 }

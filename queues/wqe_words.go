@@ -57,16 +57,18 @@ func putRemote(w *vfio.Line, r Remote) {
 // word at once.
 func putSGE(w *vfio.Line, i int, l SGE) {
 	w[i] = bits.RotateLeft64(bits.ReverseBytes64(uint64(l.LKey)<<32|uint64(l.Len)), 32)
-	put64(w, i+1, l.Addr)
+	w[i+1] = bits.ReverseBytes64(l.Addr)
 }
 
 // putHead stores the control segment of a request without immediate data, and its
-// remote address segment. first8 is the first control word as it lies in memory.
-func putHead(w *vfio.Line, first8 uint64, r *WorkRequest) {
+// remote address segment. It returns the first control word as it lies in memory.
+func putHead(w *vfio.Line, c0 uint64, r *WorkRequest) uint64 {
+	first8 := bits.ReverseBytes64(c0)
 	w[0] = first8
 	w[1] = uint64(r.Flags&ctrlFlags) << 24 // byte 11
 	w[2] = bits.ReverseBytes64(r.Remote.Addr)
 	w[3] = uint64(bits.ReverseBytes32(r.Remote.RKey))
+	return first8
 }
 
 // putInline16 stores an inline segment of 16 bytes, padded with zeros (ruling W2),
