@@ -1,7 +1,6 @@
 package queues
 
 import (
-	"encoding/binary"
 	"math/bits"
 
 	"github.com/mlxvfio/mlxvfio/internal/prm"
@@ -74,8 +73,7 @@ func putHead(w *vfio.Line, c0 uint64, r *WorkRequest) uint64 {
 // putInline16 stores an inline segment of 16 bytes, padded with zeros (ruling W2),
 // behind control and remote address segment.
 func putInline16(w *vfio.Line, p *[16]byte) {
-	w[4] = uint64(binary.LittleEndian.Uint32(p[0:4]))<<32 | 16<<24 | 0x80
-	w[5] = binary.LittleEndian.Uint64(p[4:12])
-	w[6] = uint64(binary.LittleEndian.Uint32(p[12:16]))
-	w[7] = 0
+	w[4] = 16<<24 | 0x80 // bytes in host order; the data begin inside this word
+	*(*[16]byte)(w.Bytes()[36:52]) = *p
+	*(*[12]byte)(w.Bytes()[52:64]) = [12]byte{}
 }

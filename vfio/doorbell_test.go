@@ -79,6 +79,8 @@ func TestLines(t *testing.T) {
 	require.Len(t, l, 3, "whole ones")
 	l[2][7] = 0x0102030405060708
 	require.Equal(t, uint64(0x0102030405060708), m.Load64(2*LineSize+56))
+	l[1].Bytes()[63] = 0xa5
+	require.Equal(t, byte(0xa5), m.Bytes()[2*LineSize-1])
 	require.Empty(t, MemOf(nil).Lines())
 	require.Panics(t, func() { MemOf(make([]byte, 72)[4:]).Lines() })
 }

@@ -23,6 +23,9 @@ type Mem struct{ b []byte }
 // Line is 64 bytes as words in host order: a block of a WQE, or a CQE.
 type Line [8]uint64
 
+// Bytes are the same 64 bytes, for what does not lie in whole words.
+func (l *Line) Bytes() *[LineSize]byte { return (*[LineSize]byte)(unsafe.Pointer(l)) }
+
 // LineSize is the number of bytes of a Line.
 const LineSize = 64
 
