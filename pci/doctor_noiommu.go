@@ -22,7 +22,10 @@ func (d *doctor) unguarded() {
 	if ok, why := d.h.capable(capSysRawIO); !ok {
 		d.found(NoRawIO, again+"--cap-add SYS_RAWIO", "%s (CAP_SYS_RAWIO is bit %d)", why, capSysRawIO)
 	}
-	if ok, why := d.h.capable(capSysAdmin); !ok {
+	pagemap := filepath.Join(d.o.ProcRoot, "self/pagemap")
+	if _, err := d.o.FS.Stat(pagemap); errors.Is(err, fs.ErrNotExist) {
+		d.found(NoPagemap, "grep PROC_PAGE_MONITOR \"/boot/config-$(uname -r)\"  # =y is needed: another kernel, or an IOMMU", "%s does not exist", pagemap)
+	} else if ok, why := d.h.capable(capSysAdmin); !ok {
 		d.found(NoPagemap, again+"--cap-add SYS_ADMIN", "%s (CAP_SYS_ADMIN is bit %d)", why, capSysAdmin)
 	}
 	d.hugePages()
@@ -39,22 +42,16 @@ func (d *doctor) built() {
 	}
 }
 
-// hugePages counts the free ones of every size.
+// hugePages counts those of 2 MiB that this process could have: free and promised
+// to nobody, and those that the kernel may make on demand. Whether they lie in one
+// piece shows when they are taken.
 func (d *doctor) hugePages() {
-	dir := filepath.Join(d.o.SysRoot, "kernel/mm/hugepages")
-	a := &attrs{fs: d.o.FS, dir: dir}
-	var free uint64
-	for _, name := range a.names(".") {
-		kb, ok := strings.CutSuffix(strings.TrimPrefix(name, "hugepages-"), "kB")
-		size, err := strconv.ParseUint(kb, 10, 32)
-		if !ok || err != nil {
-			continue
-		}
-		free += uint64(max(a.num(filepath.Join(name, "free_hugepages"), 0), 0)) * size << 10
-	}
-	if free < memlockLeast {
-		d.found(NoHugePages, fmt.Sprintf("echo %d > %s", uint64(memlockLarge)>>21, filepath.Join(d.o.ProcRoot, "sys/vm/nr_hugepages")),
-			"%s: %d bytes are free; a bring-up takes %d bytes or more, with large firmware %d", dir, free, uint64(memlockLeast), uint64(memlockLarge))
+	const size = 2 << 20
+	a := &attrs{fs: d.o.FS, dir: filepath.Join(d.o.SysRoot, "kernel/mm/hugepages/hugepages-2048kB")}
+	free := max(a.num("free_hugepages", 0)-a.num("resv_hugepages", 0), 0) + max(a.num("nr_overcommit_hugepages", 0)-a.num("surplus_hugepages", 0), 0)
+	if uint64(free)*size < memlockLeast {
+		d.found(NoHugePages, fmt.Sprintf("echo %d > %s  # in all, those in use included", max(64, a.num("nr_hugepages", 0)+memlockLarge/size), filepath.Join(a.dir, "nr_hugepages")),
+			"%s: %d are free; a bring-up takes %d or more, with large firmware %d", a.dir, free, memlockLeast/size, memlockLarge/size)
 	}
 }
 

@@ -85,7 +85,7 @@ func (t *txn) checkNoIOMMU() error {
 	}
 	t.unguarded = true
 	t.res.Overrode = append(t.res.Overrode, "no IOMMU: the device can write anywhere in memory")
-	t.res.Warnings = append(t.res.Warnings, fmt.Sprintf("no IOMMU guards %s: a wrong address, of a bug or of the device's own making, "+
+	t.res.Warnings = append(t.res.Warnings, fmt.Sprintf("unsafe: no IOMMU guards %s: a wrong address, of a bug or of the device's own making, "+
 		"overwrites this machine's memory, any of it, and nobody is told; the kernel is tainted (U) until it boots", t.b))
 	return nil
 }

@@ -177,7 +177,7 @@ func (f *Function) way(h *host) Way {
 	case f.VFIO == nil:
 		return h.wayAfterBind()
 	}
-	cdev, group, iommufd := f.VFIO.Cdev, f.VFIO.Group, &f.VFIO.IOMMUFD
+	cdev, group, iommufd, container := f.VFIO.Cdev, f.VFIO.Group, &f.VFIO.IOMMUFD, &f.VFIO.Container
 	switch {
 	case cdev == nil:
 		return Way{BackendType1, "this kernel offers no file of the function's own in /dev/vfio/devices"}
@@ -185,10 +185,24 @@ func (f *Function) way(h *host) Way {
 		return Way{BackendIOMMUFD, fmt.Sprintf("%s and %s can be opened", cdev.Path, iommufd.Path)}
 	case group == nil:
 		return Way{BackendIOMMUFD, "this kernel offers no file of the IOMMU group"}
-	case group.Missing:
-		return Way{BackendIOMMUFD, group.Path + " is missing"}
+	}
+	// Where an open fails by either way, the one that lacks less is judged, and of
+	// two equal ones that whose error an open gives.
+	byCdev, byGroup := lacking(cdev, iommufd), lacking(group, container)
+	if byGroup > 0 && (byCdev < byGroup || byCdev == byGroup && group.Missing) {
+		return Way{BackendIOMMUFD, why(group, container)}
 	}
 	return Way{BackendType1, why(cdev, iommufd)}
+}
+
+// lacking counts the nodes that are not reached.
+func lacking(nodes ...*DeviceNode) (n int) {
+	for _, x := range nodes {
+		if !x.reached() {
+			n++
+		}
+	}
+	return n
 }
 
 // why tells what of the two is not reached.

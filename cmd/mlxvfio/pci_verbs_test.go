@@ -78,7 +78,7 @@ func TestBindNoIOMMU(t *testing.T) {
 	require.Equal(t, "mlx5_core", m.State(testBDF).Driver)
 	o := cliOn(t, where, "bind", testBDF, "--unsafe-noiommu")
 	require.Equal(t, exitOK, o.code, o.err)
-	require.Regexp(t, `^mlxvfio: warning: no IOMMU guards 0000:3b:00\.0: .*overwrites this machine's memory.*tainted.*\n$`, o.err)
+	require.Regexp(t, `^mlxvfio: warning: unsafe: no IOMMU guards 0000:3b:00\.0: .*overwrites this machine's memory.*tainted.*\n$`, o.err)
 	require.Contains(t, o.out, "mlx5_core → vfio-pci, /dev/vfio/noiommu-900\n  in spite of: no IOMMU")
 	require.Equal(t, "N\n", m.Read(param))
 	require.Equal(t, exitOK, cliOn(t, where, "doctor", testBDF, "--unsafe-noiommu").code)

@@ -29,6 +29,8 @@ func unsafeMode(t *Tree) {
 	t.Write(noIOMMUParam, "N\n")
 }
 
+const hugePages = "sys/kernel/mm/hugepages/hugepages-2048kB"
+
 const markText = `{"schema":"mlxvfio.pci.noiommu/1","bdf":"` + Patient + `","time":"2026-01-02T03:04:05Z","pid":77}`
 
 // without is every capability but one.
@@ -67,15 +69,21 @@ var noIOMMUCases = []Case{
 	{Name: "no-IOMMU mode, no CAP_SYS_RAWIO", spec: override, tree: all(unsafeMode, without(17)), opt: unsafely, Want: bound(pci.NoRawIO),
 		Seen: "$/proc/self/status: CapEff 000001fffffdffff", Remedy: "--cap-add SYS_RAWIO", Verdict: "needs CAP_SYS_RAWIO"},
 	{Name: "no-IOMMU mode, no CAP_SYS_ADMIN", spec: override, tree: all(unsafeMode, without(21)), opt: unsafely, Want: bound(pci.NoPagemap),
-		Seen: "CapEff 000001ffffdfffff", Remedy: "--cap-add SYS_ADMIN", Verdict: "needs CAP_SYS_ADMIN"},
+		Seen: "CapEff 000001ffffdfffff", Remedy: "--cap-add SYS_ADMIN", Verdict: "needs physical addresses"},
 	{Name: "no-IOMMU mode, root of a user namespace", spec: override, tree: all(unsafeMode, with("proc/self/uid_map", "0 1000 1\n")), opt: unsafely,
-		Want: bound(pci.NoRawIO, pci.NoPagemap), Seen: "holds in a user namespace only", Verdict: "needs CAP_SYS_RAWIO, CAP_SYS_ADMIN"},
+		Want: bound(pci.NoRawIO, pci.NoPagemap), Seen: "holds in a user namespace only", Verdict: "needs CAP_SYS_RAWIO, physical addresses"},
+	{Name: "no-IOMMU mode, no pagemap", spec: override, tree: all(unsafeMode, gone("proc/self/pagemap")), opt: unsafely, Want: bound(pci.NoPagemap),
+		Seen: "$/proc/self/pagemap does not exist", Remedy: "grep PROC_PAGE_MONITOR", Verdict: "needs physical addresses"},
 	{Name: "no-IOMMU mode, no huge pages", spec: override, tree: all(unsafeMode, func(t *Tree) { t.HugePages(2048, 2) }), opt: unsafely, Want: bound(pci.NoHugePages),
-		Seen: "$/sys/kernel/mm/hugepages: 4194304 bytes are free", Remedy: "echo 32 > $/proc/sys/vm/nr_hugepages", Verdict: "needs huge pages"},
-	{Name: "no-IOMMU mode, large huge pages", spec: override, tree: all(unsafeMode, func(t *Tree) {
+		Seen: "$/" + hugePages + ": 2 are free; a bring-up takes 3", Remedy: "echo 64 > $/" + hugePages + "/nr_hugepages", Verdict: "needs huge pages"},
+	{Name: "no-IOMMU mode, huge pages of another size", spec: override, tree: all(unsafeMode, func(t *Tree) {
 		t.HugePages(2048, 0)
 		t.HugePages(1048576, 1)
-	}), opt: unsafely, Want: bound(), Verdict: "ready"},
+	}), opt: unsafely, Want: bound(pci.NoHugePages), Verdict: "needs huge pages"},
+	{Name: "no-IOMMU mode, huge pages promised to others", spec: override, tree: all(unsafeMode, with(hugePages+"/resv_hugepages", "63\n")), opt: unsafely,
+		Want: bound(pci.NoHugePages), Seen: ": 1 are free", Remedy: "echo 96 > ", Verdict: "needs huge pages"},
+	{Name: "no-IOMMU mode, huge pages on demand", spec: override, tree: all(unsafeMode, func(t *Tree) { t.HugePages(2048, 0) }, with(hugePages+"/nr_overcommit_hugepages", "64\n")),
+		opt: unsafely, Want: bound(), Verdict: "ready"},
 	{Name: "no-IOMMU mode, lockdown", spec: override, tree: all(unsafeMode, with("sys/kernel/security/lockdown", "none [integrity] confidentiality\n")), opt: unsafely,
 		Want: slices.Concat([]pci.FindingID{pci.NoIOMMULockdown, pci.Lockdown}, bound()), Seen: "lockdown: [integrity]", Verdict: "ready"},
 	{Name: "no-IOMMU mode, another user", spec: override, tree: all(unsafeMode, func(t *Tree) { t.Opens(4711, "testpmd", "/dev/vfio/noiommu-900") }), opt: unsafely,

@@ -84,6 +84,7 @@ func New(tb testing.TB) *Tree {
 	t.Write(kconfigGroup, "y")
 	t.charDevices()
 	t.Write("proc/self/uid_map", "         0          0 4294967295\n")
+	t.Write("proc/self/pagemap", "")
 	t.HugePages(2048, 64)
 	var ids []string
 	for _, id := range pci.HCAs() {
@@ -132,7 +133,12 @@ func (t *Tree) charDevices() {
 // HugePages makes huge pages of a size in KiB free.
 func (t *Tree) HugePages(kb, free int) {
 	t.tb.Helper()
-	t.Write(fmt.Sprintf("sys/kernel/mm/hugepages/hugepages-%dkB/free_hugepages", kb), fmt.Sprintln(free))
+	dir := fmt.Sprintf("sys/kernel/mm/hugepages/hugepages-%dkB/", kb)
+	t.Write(dir+"nr_hugepages", fmt.Sprintln(free))
+	t.Write(dir+"free_hugepages", fmt.Sprintln(free))
+	for _, name := range []string{"resv_hugepages", "nr_overcommit_hugepages", "surplus_hugepages"} {
+		t.Write(dir+name, "0\n")
+	}
 }
 
 // VirtioIOMMU puts a virtio-iommu in charge of a function: its unit in sysfs has
