@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/mlxvfio/mlxvfio/health"
 	"github.com/mlxvfio/mlxvfio/health/blackbox"
 	"github.com/mlxvfio/mlxvfio/internal/drivertest"
+	"github.com/mlxvfio/mlxvfio/internal/faultdoc"
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
 
@@ -77,26 +79,36 @@ func seeds(t *testing.T) int {
 	return 1
 }
 
-// TestRecoverSimulated: each way of being sick is seen by the monitor, leaves a
+// TestRecoverFaults: each way of being sick is seen by the monitor, leaves a
 // bundle, and ends with a function that works, or with an honest word; the pages of
 // every life balance, the device never touches memory that was taken away, and
 // nothing of the host is left.
-func TestRecoverSimulated(t *testing.T) {
+func TestRecoverFaults(t *testing.T) {
 	require.GreaterOrEqual(t, len(sicknesses), 30)
+	table := faultdoc.New("health", "TestRecoverFaults", "in use")
 	for _, s := range sicknesses {
+		row := table.Row(orNone(s.fault), s.arg, "in use")
 		t.Run(s.fault+" "+s.arg, func(t *testing.T) {
 			for seed := range seeds(t) {
 				words := fmt.Sprintf("sim:cx5,seed=%d", seed+1)
 				if seed%2 == 1 {
 					words += ",port=eth,load=2000"
 				}
-				synctest.Test(t, func(t *testing.T) { suffer(t, words, s) })
+				synctest.Test(t, func(t *testing.T) { suffer(t, words, s, row) })
 			}
 		})
 	}
+	table.Check(t)
 }
 
-func suffer(t *testing.T, words string, s sickness) {
+func orNone(fault string) string {
+	if fault == "" {
+		return "none"
+	}
+	return fault
+}
+
+func suffer(t *testing.T, words string, s sickness, row *faultdoc.Row) {
 	c := chip(t, words)
 	base := drivertest.Now()
 	tr := c.Function(0)
@@ -113,6 +125,7 @@ func suffer(t *testing.T, words string, s sickness) {
 	if s.fault != "" {
 		require.NoError(t, c.SetFault(s.fault, s.arg))
 	}
+	row.Raised()
 	if s.cond == health.CommandsDead {
 		require.Error(t, h.Conn().NOP(t.Context()), "somebody has to ask for something")
 	}
@@ -131,6 +144,7 @@ func suffer(t *testing.T, words string, s sickness) {
 	require.NoError(t, jerr)
 	require.Equal(t, s.by, rep.By, "%s\n%v", js, err)
 	require.Equal(t, s.by == health.RungNone, rep.ColdReset)
+	row.Saw("verdict %s: %s; %s", v.State, v.Condition, recovered(rep))
 	box, berr := blackbox.Read(path)
 	require.NoError(t, berr)
 	require.Empty(t, box.Damage)
@@ -163,4 +177,26 @@ func suffer(t *testing.T, words string, s sickness) {
 	balancedAll(t, c, r)
 	w.Check(t)
 	base.Check(t)
+	row.Then("black box whole, pages of every life balanced, nothing left")
+}
+
+// recovered says what helped and what had been tried in vain before.
+func recovered(rep health.RecoveryReport) string {
+	var failed []string
+	for _, r := range rep.Rungs {
+		if r.Outcome == health.OutcomeFailed {
+			failed = append(failed, r.Rung.String())
+		}
+	}
+	text := fmt.Sprintf("recovered by %v", rep.By)
+	if !rep.Recovered {
+		text = "not recovered"
+	}
+	if rep.ColdReset {
+		text += ", asks for a cold reset"
+	}
+	if len(failed) > 0 {
+		text += " (in vain: " + strings.Join(failed, ", ") + ")"
+	}
+	return text
 }
