@@ -11,6 +11,7 @@ import (
 	"github.com/mlxvfio/mlxvfio"
 	"github.com/mlxvfio/mlxvfio/cmdif"
 	"github.com/mlxvfio/mlxvfio/internal/drivertest"
+	"github.com/mlxvfio/mlxvfio/internal/faultdoc"
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 	"github.com/mlxvfio/mlxvfio/queues"
 	"github.com/mlxvfio/mlxvfio/sim"
@@ -75,32 +76,45 @@ var creations = []struct {
 	}},
 }
 
-// A creation that is refused, not delivered or fails for lack of memory at any of
-// its steps leaves nothing behind, and works once the fault is gone.
-func TestCreationFails(t *testing.T) {
+// TestCreationFaults: every kind of object, and what keeps its creation from ending
+// well.
+func TestCreationFaults(t *testing.T) {
+	table := faultdoc.New("queues, creation", "TestCreationFaults", "create")
+	t.Run("Refused", func(t *testing.T) { creationRefused(t, table) })
+	t.Run("WithoutMemory", func(t *testing.T) { creationWithoutMemory(t, table) })
+	t.Run("Unanswered", func(t *testing.T) { creationUnanswered(t, table) })
+	table.Check(t)
+}
+
+// A creation that is refused or not delivered at any of its steps leaves nothing
+// behind, and works once the fault is gone.
+func creationRefused(t *testing.T, table *faultdoc.Table) {
 	b := newBench(t, "sim:cx5")
 	ctx := t.Context()
 	cq, buf := b.cq(4), b.buffer(4096)
 	for _, c := range creations {
 		for _, cmd := range c.commands {
 			for _, f := range []struct {
-				fault, arg string
-				check      func(error)
+				name, fault, arg string
+				check            func(error)
 			}{
-				{"status", cmd + "=NO_RES_ERR/0x77", func(err error) {
+				{"refused", "status", cmd + "=NO_RES_ERR/0x77", func(err error) {
 					require.ErrorIs(t, err, cmdif.Status(prm.StatusNoRes))
 					require.ErrorContains(t, err, "syndrome 0x77")
 				}},
-				{"delivery", cmd + "=IN_LENGTH_ERR", func(err error) {
+				{"not delivered", "delivery", cmd + "=IN_LENGTH_ERR", func(err error) {
 					var de *cmdif.DeliveryError
 					require.ErrorAs(t, err, &de)
 				}},
 			} {
+				row := table.Row(f.name, c.name+" ("+cmd+")", "create")
 				t.Run(c.name+"/"+cmd+"/"+f.fault, func(t *testing.T) {
 					before := b.dev.Space.Stats()
 					require.NoError(t, b.chip.SetFault(f.fault, f.arg))
+					row.Raised()
 					_, err := c.make(ctx, b, cq, buf)
 					f.check(err)
+					row.Saw("%s; nothing is held, works the next time", describe(err))
 					require.NoError(t, b.chip.ClearFault(""))
 					now := b.dev.Space.Stats()
 					require.Equal(t, before.LiveBuffers, now.LiveBuffers)
@@ -117,7 +131,7 @@ func TestCreationFails(t *testing.T) {
 }
 
 // Without memory nothing is created and nothing is held.
-func TestCreationWithoutMemory(t *testing.T) {
+func creationWithoutMemory(t *testing.T, table *faultdoc.Table) {
 	c, err := sim.New(sim.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
@@ -143,7 +157,10 @@ func TestCreationWithoutMemory(t *testing.T) {
 		if k.name == "PD" || k.name == "MKey" {
 			continue
 		}
+		row := table.Row("no memory", k.name, "create")
 		_, err := k.make(t.Context(), b, cq, nil)
+		row.Raised()
+		row.Saw("%s; no command was sent", describe(err))
 		require.ErrorIs(t, err, syscall.ENOMEM, k.name)
 		require.Equal(t, before, b.dev.Space.Stats().LiveBytes, k.name)
 	}
@@ -172,15 +189,16 @@ func TestCreationWithoutMemory(t *testing.T) {
 
 // A creation without an answer keeps its memory, which the device may know of,
 // until the close has reset the function; then nothing is left.
-func TestCreationUnanswered(t *testing.T) {
+func creationUnanswered(t *testing.T, table *faultdoc.Table) {
 	for _, k := range creations {
 		for _, cmd := range k.commands {
 			for _, cancelled := range []bool{false, true} {
-				name := k.name + "/" + cmd + "/time-out"
+				what := "never completes"
 				if cancelled {
-					name = k.name + "/" + cmd + "/cancelled"
+					what = "never completes, cancelled"
 				}
-				t.Run(name, func(t *testing.T) {
+				row := table.Row(what, k.name+" ("+cmd+")", "create")
+				t.Run(k.name+"/"+cmd+"/"+what, func(t *testing.T) {
 					ctx := t.Context()
 					c, err := sim.New(sim.Options{})
 					require.NoError(t, err)
@@ -209,6 +227,7 @@ func TestCreationUnanswered(t *testing.T) {
 					_, err = k.make(cctx, b, cq, buf)
 					cancel()
 					require.True(t, cmdif.Unanswered(err), "%v", err)
+					row.Raised()
 					if cmd != "QUERY_QP" && k.name != "PD" && k.name != "MKey" {
 						require.Greater(t, b.dev.Space.Stats().LiveBytes, before, "the device may write there")
 					}
@@ -231,6 +250,7 @@ func TestCreationUnanswered(t *testing.T) {
 					require.Zero(t, h.Stats().DMA.LiveBuffers)
 					w.Check(t)
 					require.Zero(t, c.Counters(0).DMAFaults)
+					row.Saw("%s; memory is kept until Close has reset the function", describe(err))
 				})
 			}
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mlxvfio/mlxvfio/internal/faultdoc"
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 	"github.com/mlxvfio/mlxvfio/queues"
 	"github.com/mlxvfio/mlxvfio/vfio"
@@ -15,6 +16,7 @@ import (
 // that fails is explained, those behind it are flushed and counted, memory the
 // operation had no right to is untouched, and after a reset the queue pairs work.
 func TestErrorCompletions(t *testing.T) {
+	table := faultdoc.New("queues, completions in error", "TestErrorCompletions", "post")
 	for _, c := range []struct {
 		name string
 		// post posts the failing WQE with wrid 7 on a.
@@ -113,6 +115,7 @@ func TestErrorCompletions(t *testing.T) {
 			return l.a.SQ.Read(7, 0, l.akey.SGE(0, 8), l.bkey.Remote(0))
 		}, prm.CQESyndBadRespErr, 0, queues.QPOptions{}, queues.ConnectOptions{}, prm.QPStateRts},
 	} {
+		row := table.Row(c.name, "", "post")
 		t.Run(c.name, func(t *testing.T) {
 			l := newLink(newBench(t, "sim:cx5"), c.opts, c.conn)
 			ctx := t.Context()
@@ -121,6 +124,7 @@ func TestErrorCompletions(t *testing.T) {
 			require.NoError(t, l.b.RQ.Post(100, l.bkey.SGE(8192, 64)))
 			l.b.RQ.Ring()
 			require.NoError(t, c.post(l))
+			row.Raised()
 			require.NoError(t, l.a.SQ.Nop(8, 0))
 			require.NoError(t, l.a.SQ.FetchAdd(9, queues.Signalled|queues.Fence, l.akey.SGE(64, 8), l.bkey.Remote(0), 1))
 			l.a.SQ.Ring()
@@ -146,13 +150,16 @@ func TestErrorCompletions(t *testing.T) {
 			require.NotContains(t, ce.Error(), "\n")
 			require.ErrorIs(t, ce, &queues.CompletionError{Syndrome: c.want})
 
+			receive := "stays posted"
 			if c.recv != 0 {
 				r := l.next(l.bcq)
+				receive = r.Syndrome.String()
 				require.EqualValues(t, 100, r.WRID)
 				require.Equal(t, c.recv, r.Syndrome)
 				require.True(t, r.Recv())
 			} else if c.peer == prm.QPStateErr {
 				r := l.next(l.bcq)
+				receive = r.Syndrome.String()
 				require.True(t, r.Flushed(), "the peer's receive is flushed: %+v", r)
 			}
 			l.quiet()
@@ -164,6 +171,7 @@ func TestErrorCompletions(t *testing.T) {
 			s, err = l.b.Query(ctx)
 			require.NoError(t, err)
 			require.Equal(t, c.peer, s.State)
+			row.Saw("%s, %d more flushed; peer's receive: %s; peer: %v", describe(ce), ce.Flushed, receive, s.State)
 
 			// What is posted on a queue in error is flushed at once.
 			require.NoError(t, l.a.SQ.Nop(10, queues.Signalled))
@@ -186,7 +194,11 @@ func TestErrorCompletions(t *testing.T) {
 			l.good(l.bcq, 200)
 			require.Equal(t, "again", string(at(l.bmem, 0, 5)))
 			l.quiet()
+			row.Then("memory untouched; after a reset both queue pairs work")
 		})
+	}
+	if realFunction == nil { // the document is about the model
+		table.Check(t)
 	}
 }
 

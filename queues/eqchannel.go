@@ -133,6 +133,9 @@ func (c *EventChannel) Wait(ctx context.Context) ([]*CQ, error) {
 		}
 		c.eq.Arm()
 		if err := c.sleep(ctx); err != nil {
+			if cause := c.dev.BAR.Err(); cause != nil { // a doorbell that got lost tells nobody else
+				err = fmt.Errorf("%w; before that an access to BAR 0 had failed: %w", err, cause)
+			}
 			return nil, fmt.Errorf("wait for completions on EQN %d: %w", c.eq.eqn, err)
 		}
 	}
