@@ -8,12 +8,15 @@ LINT      := $(CACHE)/bin/golangci-lint
 FUZZTIME  ?= 20s
 BENCHTIME ?= 1s
 
-.PHONY: all build test race lint generate faults fuzz vm bench clean
+.PHONY: all build man test race lint generate faults fuzz vm bench clean
 
 all: build
 
 build:                       ## the command, into ./mlxvfio
 	$(GO) build -o mlxvfio ./cmd/mlxvfio
+
+man:                         ## manual pages, into out/man/man1
+	$(GO) run ./cmd/mlxvfio man --dir out/man/man1
 
 test:                        ## every test that needs no hardware and no VM
 	$(GO) vet ./...

@@ -102,8 +102,38 @@ func (e *UsageError) Error() string {
 	return b.String()
 }
 
-// grammar lists the words Parse knows.
-var grammar = []string{"PROFILE", "port=ib|eth", "fw=X.Y.Z", "fault=NAME[@ARG]", "load=RATE", "seed=N"}
+// Word is a word of the SIM grammar behind the profile, NAME=VALUE.
+type Word struct {
+	Name    string // what stands before the equals sign
+	Value   string // what stands behind it: alternatives (ib|eth), or what to put there (X.Y.Z)
+	Meaning string
+	Repeat  bool // it may be given more than once
+}
+
+// String is the word as help texts show it, "port=ib|eth".
+func (w Word) String() string { return w.Name + "=" + w.Value }
+
+// words are those that Parse knows; their order is that of Options.String.
+var words = []Word{
+	{"port", "ib|eth", "link layer of the port", false},
+	{"fw", "X.Y.Z", "firmware version", false},
+	{"fault", "NAME[@ARG]", "raise a fault from the start; may be repeated", true},
+	{"load", "RATE", "firmware is at work: it serves RATE commands a second, out of order, and writes RATE messages a second into its trace", false},
+	{"seed", "N", "number that decides every random choice", false},
+}
+
+// Words lists the words of the SIM grammar; the profile, which has no name in
+// it, is not among them. The slice is the caller's.
+func Words() []Word { return slices.Clone(words) }
+
+// grammar lists what may stand in a SIM word, for errors.
+func grammar() []string {
+	g := []string{"PROFILE"}
+	for _, w := range words {
+		g = append(g, w.String())
+	}
+	return g
+}
 
 // Parse reads a device of the command line's grammar,
 // sim[:PROFILE][,port=ib|eth][,fw=X.Y.Z][,fault=NAME[@ARG]]…[,load=RATE][,seed=N].
@@ -122,7 +152,7 @@ func Parse(s string) (Options, error) {
 		key, val, ok := strings.Cut(w, "=")
 		if !ok {
 			if i != 0 || w == "" {
-				return Options{}, &UsageError{Word: w, What: "word", Known: grammar}
+				return Options{}, &UsageError{Word: w, What: "word", Known: grammar()}
 			}
 			o.Profile = w
 			continue
@@ -171,7 +201,7 @@ func (o *Options) word(key, val string) error {
 		}
 		o.Seed = n
 	default:
-		return &UsageError{Word: key, What: "word", Known: grammar}
+		return &UsageError{Word: key, What: "word", Known: grammar()}
 	}
 	return nil
 }
@@ -246,6 +276,16 @@ func Profiles() []string {
 	}
 	slices.Sort(n)
 	return n
+}
+
+// ProfileDevice is the PCI device id that the functions of a profile show; ok is
+// false where there is no such profile.
+func ProfileDevice(name string) (id uint16, ok bool) {
+	p, err := profileByName(name)
+	if err != nil {
+		return 0, false
+	}
+	return p.deviceID, true
 }
 
 func profileByName(name string) (*profile, error) {

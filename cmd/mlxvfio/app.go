@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -90,7 +91,7 @@ func (a *app) command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "mlxvfio",
 		Short: "drive ConnectX (mlx5) functions from user space through VFIO",
-		Long: `mlxvfio drives NVIDIA/Mellanox ConnectX functions from user space through VFIO.
+		Long: fmt.Sprintf(`mlxvfio drives NVIDIA/Mellanox ConnectX functions from user space through VFIO.
 
 DEV names a function:
   0000:3b:00.0, 3b:00.0   a function bound to vfio-pci (see bind)
@@ -101,8 +102,8 @@ DEV names a function:
 No hardware is needed for a first look: mlxvfio selftest, mlxvfio info sim:cx7, mlxvfio litmus sim.
 On a real adapter begin with mlxvfio doctor. docs/cli.md describes every verb.
 
-Exit codes: 0 done, 1 the operation or device failed, 2 usage, 3 not found, no permission,
-busy or no IOMMU, 4 not supported by this device, 130 interrupted.`,
+Exit codes:
+%s`, exitTable()),
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
@@ -126,18 +127,38 @@ busy or no IOMMU, 4 not supported by this device, 130 interrupted.`,
 	}
 	f := root.PersistentFlags()
 	f.BoolVar(&a.json, "json", false, "print JSON (one object, or one a line) instead of text; errors too")
-	f.StringVar(&a.logLevel, "log-level", "", "log to standard error: debug, info, warn or error (default: silent)")
-	f.DurationVar(&a.timeout, "timeout", 0, "give up after this time, e.g. 30s (default: the device's own deadlines)")
+	f.StringVar(&a.logLevel, "log-level", "", "log to standard error from this `LEVEL` on: debug, info, warn or error (default: silent)")
+	f.DurationVar(&a.timeout, "timeout", 0, "give up after this `TIME`, e.g. 30s (default: the device's own deadlines)")
 	f.BoolVar(&a.polled, "polled", false, "use no interrupts: poll command completions and events")
-	f.StringVar(&a.record, "record", "", "write every access to the device to this file as JSON lines")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err.Error()} })
+	f.StringVar(&a.record, "record", "", "write every access to the device to this `FILE`, as JSON lines")
+	root.SetFlagErrorFunc(flagError)
+	root.SetUsageFunc(usage)
+	root.AddGroup(groups...)
+	completes(root, "log-level", oneOf("debug", "info", "warn", "error"))
+	completes(root, "record", aFile)
 	root.AddCommand(a.verbs()...)
+	help := a.helpVerb()
+	help.GroupID = groupProgram
+	root.AddCommand(help)
+	root.SetHelpCommand(help)
+	completeNumbers(root)
 	return root
+}
+
+// exitTable is the exit codes as text.
+func exitTable() string {
+	var rows [][]string
+	for _, x := range exits {
+		rows = append(rows, []string{"  " + strconv.Itoa(x.code), x.meaning})
+	}
+	var b strings.Builder
+	table(&b, rows)
+	return strings.TrimRight(b.String(), "\n")
 }
 
 // verb wraps cobra's wiring: usage errors for wrong argument counts, one function.
 func (a *app) verb(use, short string, minArgs, maxArgs int, fn func(ctx context.Context, args []string) error) *cobra.Command {
-	c := &cobra.Command{Use: use, Short: short}
+	c := &cobra.Command{Use: use, Short: short, ValidArgsFunction: a.completeArgs(use)}
 	c.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) < minArgs || maxArgs >= 0 && len(args) > maxArgs {
 			return usagef("usage: %s (%s --help explains)", strings.TrimSuffix(cmd.UseLine(), " [flags]"), cmd.CommandPath())
@@ -163,11 +184,14 @@ func noVerb(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	hint := ""
-	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
-		hint = "; did you mean " + strings.Join(s, " or ") + "?"
+	if !cmd.HasSubCommands() {
+		return usagef("%s has no verbs below it, %q is none (%s --help explains)", cmd.CommandPath(), args[0], cmd.CommandPath())
 	}
-	return usagef("there is no verb %q%s (%s --help lists them)", args[0], hint, cmd.CommandPath())
+	var known []string
+	for _, c := range cmd.Commands() {
+		known = append(known, c.Name())
+	}
+	return usagef("there is no verb %q%s (%s --help lists them)", strings.TrimPrefix(cmd.CommandPath()+" "+args[0], "mlxvfio "), didYouMean(args[0], known), cmd.CommandPath())
 }
 
 // timeUpError is the cause of a context that --timeout ended.

@@ -21,7 +21,10 @@ func (a *app) atomicProbeVerb() *cobra.Command {
 	c.Long = `probe stores patterns of distinct bytes and does each kind of atomic WQE in each size, to see where every byte lands
 and in which order the old value comes back; then it compares random operations with what they mean. What is wrong
 with a form is named, and the exit code is 1.`
-	peerFlag(c, &peer)
+	c.Example = examples(
+		"mlxvfio atomic probe sim", "the byte orders of the model",
+		"mlxvfio atomic probe sim,fault=memory-order", "of one that takes memory as big-endian")
+	a.peerFlag(c, &peer)
 	c.Flags().Uint64Var(&seed, "seed", 1, "number that decides the random operations")
 	return c
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -42,19 +44,27 @@ func (a *app) atomicRunVerb() *cobra.Command {
 and shows the block before and after, the value that came back, and the WQE that was posted, taken apart.
 Operands are numbers of the variable, decimal or 0x…; above 8 bytes lists of 8-byte words in the order of their
 addresses, separated by commas, where one word stands for all. The byte orders are probed first, unless --assume.`
-	peerFlag(c, &f.peer)
+	c.Example = examples(
+		"mlxvfio atomic run sim --op add --value 1", "add 1 to 8 bytes",
+		"mlxvfio atomic run sim --op cas --size 1 --offset 3 --compare 3 --value 0xff", "compare and swap one byte",
+		"mlxvfio atomic run sim --op masked-cas --compare 0 --value 0x55 --mask 0xff", "of 8 bytes compare and swap the lowest")
+	a.peerFlag(c, &f.peer)
 	fl := c.Flags()
-	fl.StringVar(&f.op, "op", "", "operation: "+runOpNames)
+	fl.StringVar(&f.op, "op", "", "the operation `OP`: "+runOpNames)
 	fl.IntVar(&f.size, "size", 8, "bytes of the variable: 1, 2, 4, 8, 16 … 256")
 	fl.IntVar(&f.offset, "offset", 0, "offset of the variable in the block")
-	fl.StringVar(&f.compare, "compare", "", "value compared (cas, masked-cas)")
-	fl.StringVar(&f.value, "value", "", "value stored, added or combined")
-	fl.StringVar(&f.mask, "mask", "", "both masks of masked-cas, or the boundary of masked-add")
-	fl.StringVar(&f.compareMask, "compare-mask", "", "bits that masked-cas compares (default: --mask)")
-	fl.StringVar(&f.swapMask, "swap-mask", "", "bits that masked-cas stores (default: --mask)")
-	fl.StringVar(&f.boundary, "boundary", "", "most significant bits of the fields that add and masked-add work on")
-	fl.StringVar(&f.memory, "memory", "", "bytes of the variable before, as hex digits in the order of the addresses")
+	fl.StringVar(&f.compare, "compare", "", "`VALUE` compared (cas, masked-cas)")
+	fl.StringVar(&f.value, "value", "", "`VALUE` stored, added or combined")
+	fl.StringVar(&f.mask, "mask", "", "`MASK`: both masks of masked-cas, or the boundary of masked-add")
+	fl.StringVar(&f.compareMask, "compare-mask", "", "`MASK` of the bits that masked-cas compares (default: --mask)")
+	fl.StringVar(&f.swapMask, "swap-mask", "", "`MASK` of the bits that masked-cas stores (default: --mask)")
+	fl.StringVar(&f.boundary, "boundary", "", "`MASK` of the most significant bits of the fields that add and masked-add work on")
+	fl.StringVar(&f.memory, "memory", "", "bytes of the variable before, as `HEX` digits in the order of the addresses")
 	fl.IntVar(&f.count, "count", 1, "how often the operation is done")
+	completes(c, "op", oneOf(slices.Sorted(maps.Keys(runOps))...))
+	for _, operand := range []string{"compare", "value", "mask", "compare-mask", "swap-mask", "boundary", "memory"} {
+		completes(c, operand, anything)
+	}
 	fl.BoolVar(&f.assume, "assume", false, "assume the usual byte orders instead of probing")
 	return c
 }

@@ -16,6 +16,8 @@ func (a *app) atomicTableVerb() *cobra.Command {
 	c.Long = `table shows what a masked WQE on the aligned 4-byte word has to carry so that it works on one or two bytes of it:
 compare-and-swap, swap and fetch-add for every offset, then AND, OR and XOR, which are made of the same two. Which byte
 order holds is a property of the device that mlxvfio atomic probe finds. No device is touched.`
+	c.Example = examples(
+		"mlxvfio atomic table", "masks for both byte orders of memory")
 	return c
 }
 

@@ -57,12 +57,16 @@ func (a *app) benchVerb() *cobra.Command {
 to its completion (of a SEND: to that of the receive as well), in µs; and rate, with --depth operations outstanding,
 --batch of them to a doorbell and every --signal-th with a completion. Completions are polled, as perftest does, unless
 --events. Nothing else should run on the machine.`
-	peerFlag(c, &f.peer)
+	c.Example = examples(
+		"mlxvfio bench sim --op write,read --size 8,64 --iters 100", "two operations, two sizes",
+		"mlxvfio bench 0000:3b:00.0 --peer 0000:3b:00.1", "between the ports of a card")
+	a.peerFlag(c, &f.peer)
 	fl := c.Flags()
-	fl.StringSliceVar(&f.ops, "op", benchNames(), "operations, separated by commas")
-	fl.IntSliceVar(&f.sizes, "size", nil, "bytes an operation (default: some for each; sizes that an atomic does not have are left out)")
-	fl.IntSliceVar(&f.batches, "batch", []int{1, 16}, "operations a doorbell, for rates")
-	fl.IntSliceVar(&f.signal, "signal", []int{1}, "one completion for so many operations, for rates")
+	fl.StringSliceVar(&f.ops, "op", benchNames(), "comma-separated `LIST` of operations")
+	completes(c, "op", someOf(benchNames()...))
+	fl.IntSliceVar(&f.sizes, "size", nil, "comma-separated `LIST` of bytes an operation (default: some for each; sizes that an atomic does not have are left out)")
+	fl.IntSliceVar(&f.batches, "batch", []int{1, 16}, "comma-separated `LIST` of operations a doorbell, for rates")
+	fl.IntSliceVar(&f.signal, "signal", []int{1}, "comma-separated `LIST`: one completion for so many operations, for rates")
 	fl.IntVar(&f.inline, "inline", 0, "put the data of SENDs and WRITEs of up to so many bytes into the WQE")
 	fl.IntVar(&f.depth, "depth", 128, "operations outstanding, for rates")
 	fl.IntVar(&f.iters, "iters", 1000, "operations a row")

@@ -25,6 +25,9 @@ func (a *app) bindVerb() *cobra.Command {
 It refuses a function whose network interface is up, holds a route or has virtual functions, and one that no IOMMU
 guards. With --unsafe-noiommu it takes the latter too: it turns the kernel's no-IOMMU mode on for the moment in which
 vfio-pci takes the function, and off again. The device can then overwrite any memory of this machine.`
+	c.Example = examples(
+		"mlxvfio bind 0000:3b:00.0", "from its host driver to vfio-pci",
+		"mlxvfio unbind 0000:3b:00.0", "and back")
 	c.Flags().BoolVar(&force, "force", false, "take the function away although it is in use")
 	c.Flags().BoolVar(&noIOMMU, "unsafe-noiommu", false, "take a function that no IOMMU guards: it can overwrite any memory")
 	return c

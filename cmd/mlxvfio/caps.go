@@ -19,7 +19,7 @@ func (a *app) capsVerb() *cobra.Command {
 		only      string
 		set       []string
 	)
-	c := a.verb("caps DEV", "show every capability: at power-on, current, maximum; compare two; try a value", 1, -1, func(ctx context.Context, args []string) error {
+	c := a.verb("caps DEV [NAME=VALUE…] | caps --diff DEV|FILE DEV|FILE", "show every capability: at power-on, current, maximum; compare two; try a value", 1, -1, func(ctx context.Context, args []string) error {
 		if only != "" {
 			if _, ok := prm.CapTypeEnum.ByName(only); !ok {
 				return usagef("--type %s: %s", only, valueHint(&prm.Field{Enum: prm.CapTypeEnum}))
@@ -56,10 +56,29 @@ what differs is shown. Exit code 0 says that all is equal, 1 that something diff
 With --set NAME=VALUE [NAME=VALUE…] it is a trial: the function comes up with the values asked for in SET_HCA_CAP,
 the table shows what was asked, allowed and taken, and the function is given back. NAME is a field of the general
 capabilities, or TYPE.FIELD. What cannot be asked is refused before anything is set.`
+	c.Example = examples(
+		"mlxvfio caps sim --type ATOMIC", "one type, field by field",
+		"mlxvfio caps sim --set log_max_qp=15", "ask for fewer queue pairs and see what comes of it",
+		"mlxvfio caps --diff sim:cx5 sim:cx7", "what a ConnectX-7 can do that a ConnectX-5 cannot; exit code 1: they differ")
 	c.Flags().BoolVar(&all, "all", false, "show the fields that are zero too")
-	c.Flags().StringVar(&only, "type", "", "show one capability type only, e.g. GENERAL or ATOMIC")
+	c.Flags().StringVar(&only, "type", "", "show one capability `TYPE` only, e.g. GENERAL or ATOMIC")
 	c.Flags().BoolVar(&diff, "diff", false, "compare two devices, models or dumps (files of caps --json)")
-	c.Flags().StringArrayVar(&set, "set", nil, "bring the function up with NAME=VALUE and show what it took; may be repeated")
+	c.Flags().StringArrayVar(&set, "set", nil, "bring the function up with `NAME=VALUE` and show what it took; may be repeated")
+	completes(c, "type", completeCapType)
+	completes(c, "set", completeCapability)
+	c.ValidArgsFunction = func(c *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		switch {
+		case c.Flags().Changed("set") && len(args) > 0:
+			return completeCapability(c, args, typed)
+		case len(args) > 1 || len(args) == 1 && !diff:
+			return nil, thatsAll
+		}
+		list, directive := a.completeDevice(c, args, typed)
+		if diff {
+			directive &^= cobra.ShellCompDirectiveNoFileComp
+		}
+		return list, directive
+	}
 	return c
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/mlxvfio/mlxvfio/sim"
@@ -14,6 +15,9 @@ import (
 
 // mostMessages bounds one trace word: more would hold the model for minutes.
 const mostMessages = 100_000_000
+
+// traceKinds are the kinds of messages that trace writes.
+var traceKinds = []sim.TraceKind{sim.TracePlain, sim.TraceEdge}
 
 // traced is the answer to trace.
 type traced struct {
@@ -34,7 +38,7 @@ func emitTrace(m *server, args []string) (string, error) {
 	if len(args) == 2 {
 		kind = sim.TraceKind(args[1])
 	}
-	if kind != sim.TracePlain && kind != sim.TraceEdge {
+	if !slices.Contains(traceKinds, kind) {
 		return "", fmt.Errorf("%s: %q is no kind", want, args[1])
 	}
 	first, err := m.chip.EmitTrace(n, kind)

@@ -106,6 +106,7 @@ func TestManualSchemas(t *testing.T) {
 		"health-dump/1":      {"health", "dump", "sim", "--out", filepath.Join(t.TempDir(), "box")},
 		"health-fields/1":    {"health", "fields", "sim"},
 		"health-recover/1":   {"health", "recover", "sim"},
+		"man/1":              {"man", "--dir", filepath.Join(t.TempDir(), "man1")},
 		"serve-list/1":       {"serve", "--list"},
 		"serve-values/1":     {"serve", "sim", "--list"},
 		"version/1":          {"version"},

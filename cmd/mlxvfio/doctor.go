@@ -6,10 +6,15 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/mlxvfio/mlxvfio/pci"
 	"github.com/spf13/cobra"
 )
+
+// backendWords are the values of --backend; the first one leaves the choice to the
+// kernel's offers.
+var backendWords = []string{"auto", "iommufd", "type1", "noiommu"}
 
 func (a *app) doctorVerb() *cobra.Command {
 	var all, noIOMMU bool
@@ -23,9 +28,13 @@ func (a *app) doctorVerb() *cobra.Command {
 would fail for the user who runs it. It only reads. Each reason comes with what was seen, why it matters, and a
 command that helps; docs/doctor.md lists them. It also says by which way an open goes: iommufd (the function's own
 file and /dev/iommu), type1 (its IOMMU group) or noiommu. Exit code 0: nothing is in the way; 1: something is; 3: no such function.`
+	c.Example = examples(
+		"mlxvfio doctor", "every ConnectX function of this machine",
+		"mlxvfio doctor 0000:3b:00.0", "one of them")
 	c.Flags().BoolVar(&all, "all", false, "look at the vendor's other functions too: bridges, older cards")
 	c.Flags().BoolVar(&noIOMMU, "unsafe-noiommu", false, "accept a function that no IOMMU guards")
-	c.Flags().StringVar(&backend, "backend", "auto", "the way into the function: auto, iommufd, type1 or noiommu")
+	c.Flags().StringVar(&backend, "backend", backendWords[0], "the `WAY` into the function: "+strings.Join(backendWords, ", "))
+	completes(c, "backend", oneOf(backendWords...))
 	return c
 }
 

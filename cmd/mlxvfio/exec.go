@@ -34,8 +34,14 @@ func (a *app) execVerb() *cobra.Command {
 OPCODE is a name (QUERY_ADAPTER) or a number (0x101). The input is all zeros but for the opcode unless --in gives
 its bytes, from the opcode on; --set writes single fields over it. The length is checked against the
 command's layout before anything is sent; a command without a known layout is sent as it is.`
-	c.Flags().StringVar(&x.in, "in", "", "the input: HEX digits or @FILE")
-	c.Flags().StringArrayVar(&x.set, "set", nil, "write a field of the input, FIELD=VALUE; may be repeated")
+	c.Example = examples(
+		"mlxvfio exec sim QUERY_ADAPTER", "a command by name",
+		"mlxvfio exec sim 0x101 --json", "the same by number",
+		"mlxvfio exec sim QUERY_PAGES --set op_mod=1", "with a field of the input set")
+	c.Flags().StringVar(&x.in, "in", "", "the input: `HEX` digits or @FILE")
+	c.Flags().StringArrayVar(&x.set, "set", nil, "write a field of the input, `FIELD=VALUE`; may be repeated")
+	completes(c, "in", completeInput)
+	completes(c, "set", completeInputField)
 	c.Flags().IntVar(&x.outLen, "out-len", 0, "bytes of answer to accept (default: the size of the command's answer)")
 	return c
 }
@@ -70,7 +76,7 @@ func parseOpcode(s string) (prm.Opcode, *prm.Command, error) {
 	}
 	n, err := strconv.ParseUint(s, 0, 16)
 	if err != nil {
-		return 0, nil, usagef("there is no command %q: want a name such as QUERY_ADAPTER or a number up to 0xffff", s)
+		return 0, nil, usagef("there is no command %q: want a name such as QUERY_ADAPTER or a number up to 0xffff%s", s, didYouMean(s, commandNames()))
 	}
 	return prm.Opcode(n), prm.CommandByOpcode(prm.Opcode(n)), nil
 }

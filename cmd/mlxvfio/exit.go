@@ -29,6 +29,19 @@ const (
 	exitInterrupted = 130
 )
 
+// exits are the exit codes as help and manual describe them.
+var exits = []struct {
+	code    int
+	meaning string
+}{
+	{exitOK, "done; healthy; equal"},
+	{exitFailed, "the operation or the device failed, a check failed, a guarantee is broken, what was compared differs, or time ran out"},
+	{exitUsage, "usage: no such verb, flag, device word, profile, fault, field or stage"},
+	{exitUnavailable, "not found, no permission, busy, or no IOMMU"},
+	{exitUnsupported, "not supported by this device"},
+	{exitInterrupted, "interrupted by a signal; the device was given back"},
+}
+
 // usageError is a mistake on the command line.
 type usageError struct{ msg string }
 

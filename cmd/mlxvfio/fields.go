@@ -39,7 +39,7 @@ func assign(buf []byte, s *prm.Struct, as []assignment) error {
 	for _, a := range as {
 		r, err := s.Lookup(a.field)
 		if err != nil {
-			return &usageError{err.Error()}
+			return &usageError{err.Error() + didYouMean(a.field, fieldNames(s))}
 		}
 		v, err := strconv.ParseUint(a.value, 0, 64)
 		if err != nil {
@@ -58,15 +58,20 @@ func assign(buf []byte, s *prm.Struct, as []assignment) error {
 	return nil
 }
 
+// fieldNames are the fields of a structure's first level.
+func fieldNames(s *prm.Struct) []string {
+	var names []string
+	for i := range s.Fields {
+		names = append(names, s.Fields[i].Name)
+	}
+	return names
+}
+
 func valueHint(f *prm.Field) string {
 	if f.Enum == nil {
 		return fmt.Sprintf("want a number of %d bits", f.Width)
 	}
-	var names []string
-	for _, v := range f.Enum.Values {
-		names = append(names, v.Name)
-	}
-	return "want a number or one of " + strings.Join(names, ", ")
+	return "want a number or one of " + strings.Join(valueNames(f.Enum), ", ")
 }
 
 // bytesArg reads HEX or @FILE, which may have mostMessage bytes. Hex may hold white

@@ -11,14 +11,13 @@ import (
 
 // healthVerb is the folder of the verbs about health; health_*.go have one each.
 func (a *app) healthVerb() *cobra.Command {
-	c := &cobra.Command{Use: "health", Short: "is firmware alive: watch it, keep what it said, bring it back", Args: noVerb,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	c := folder("health", "is firmware alive: watch it, keep what it said, bring it back",
+		a.healthShowVerb(), a.healthWatchVerb(), a.healthDumpVerb(), a.healthFieldsVerb(), a.healthRecoverVerb())
 	c.Long = `health looks at a function from outside, says in one verdict how it is, keeps evidence, and climbs the recovery
 ladder as far as it is told to. None of its verbs needs a function that works. A function that looks sick is only
 looked at; one that looks well is brought up (with the reset that this begins with), unless --passive or sysfs:BDF
 says that nothing may be touched. Opening a function through the kernel's VFIO resets it, whoever asks: use sysfs:BDF
 to see what a dead one last said. docs/health.md has the table of verdicts.`
-	c.AddCommand(a.healthShowVerb(), a.healthWatchVerb(), a.healthDumpVerb(), a.healthFieldsVerb(), a.healthRecoverVerb())
 	return c
 }
 

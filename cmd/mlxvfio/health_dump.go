@@ -34,9 +34,16 @@ func (a *app) healthDumpVerb() *cobra.Command {
 capabilities, initialization segment, ledger of pages. It is printed, or written to --out FILE in one step.
 dump FILE prints a black box, of dump, recover or watch; --section NAME writes the bytes of one section as they are.
 docs/blackbox.md describes the format.`
+	c.Example = examples(
+		"mlxvfio health dump sim --out box", "into a file",
+		"mlxvfio health dump box", "what is in it",
+		"mlxvfio health dump box --section notes.txt", "one section as it is")
 	d.add(c, quickPeriod)
-	c.Flags().StringVar(&d.out, "out", "", "write a bundle to this file")
-	c.Flags().StringVar(&d.section, "section", "", "write the bytes of this section only")
+	c.Flags().StringVar(&d.out, "out", "", "write a bundle to this `FILE`")
+	c.Flags().StringVar(&d.section, "section", "", "write the bytes of the section `NAME` only")
+	completes(c, "out", aFile)
+	completes(c, "section", completeSection)
+	takesSysfs(c)
 	c.Flags().BoolVar(&d.cr, "cr-space", false, "add a dump of the configuration registers, through the vendor-specific capability; the software-reset semaphore is held meanwhile")
 	return c
 }

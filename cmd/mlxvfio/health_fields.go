@@ -18,6 +18,10 @@ func (a *app) healthFieldsVerb() *cobra.Command {
 	})
 	c.Long = `fields reads every field that belongs to health, says where it is and what it means, and what sources disagree about.
 It reads registers and nothing else: no command, no reset.`
+	c.Example = examples(
+		"mlxvfio health fields sim", "with the values of the model",
+		"mlxvfio health fields sysfs:0000:3b:00.0", "of a function that its host driver keeps")
+	takesSysfs(c)
 	return c
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,24 +30,44 @@ func (a *app) healthRecoverVerb() *cobra.Command {
 	c := a.verb("recover DEV", "bring a sick function back, as far as it is allowed", 1, 1, func(ctx context.Context, args []string) error {
 		return a.healthRecover(ctx, args[0], r)
 	})
+	c.Example = examples(
+		"mlxvfio health recover sim,fault=fatal --max-level sw-reset", "up to a software reset",
+		"mlxvfio health recover sim --max-level none", "only say what would be done",
+		"mlxvfio health recover 0000:3b:00.0 --max-level flr --blackbox box", "a real one, with its black box in box")
 	var b strings.Builder
 	b.WriteString(`recover looks at a function, saves a black box, and climbs the recovery ladder, lowest rung first and never above
 --max-level, until the function is open and well. A function that is well is left alone. The exit code is 0 if it
 ends healthy. The rungs:
 `)
 	rows := [][]string{}
+	var rungs []string
+	for _, x := range climbable() {
+		rungs = append(rungs, x.Rung.String())
+	}
 	for _, x := range health.Rungs() {
-		rows = append(rows, []string{"  " + x.Rung.String(), x.Doc + "; hits: " + x.Hits + ifText(x.Proof != "", "; seen to work on: "+x.Proof)})
+		rows = append(rows, []string{"  " + x.Rung.String(), x.Doc}, []string{"", "hits: " + x.Hits})
+		if x.Proof != "" {
+			rows = append(rows, []string{"", "seen to work on: " + x.Proof})
+		}
 	}
 	table(&b, rows)
 	c.Long = strings.TrimRight(b.String(), "\n")
 	r.add(c, quickPeriod)
-	c.Flags().StringVar(&r.level, "max-level", health.RungReopen.String(), "the highest rung that may be climbed: none, reopen, sw-reset, flr, hot-reset, mfrl")
-	c.Flags().StringVar(&r.blackbox, "blackbox", "", "where the black box goes (default: a file in this folder named after device and time)")
+	c.Flags().Lookup("passive").Hidden = true // it belongs to the verbs that look, and is refused here
+	c.Flags().StringVar(&r.level, "max-level", health.RungReopen.String(), "the highest `RUNG` that may be climbed: "+strings.Join(rungs, ", "))
+	completes(c, "max-level", completeRung)
+	c.Flags().StringVar(&r.blackbox, "blackbox", "", "`FILE` for the black box (default: one in this folder named after device and time)")
+	completes(c, "blackbox", aFile)
 	c.Flags().BoolVar(&r.noBox, "no-blackbox", false, "save none")
 	c.Flags().DurationVar(&r.limit, "rung-timeout", 0, "how long one rung may take (default: what the rung needs, 90s or 150s)")
 	c.Flags().BoolVar(&r.others, "others", false, "allow hot-reset and mfrl to reset the other functions of the slot, whoever uses them")
 	return c
+}
+
+// climbable are the rungs that --max-level may name with a meaning: all but the one
+// that nothing here can do.
+func climbable() []health.RungInfo {
+	return slices.DeleteFunc(health.Rungs(), func(r health.RungInfo) bool { return r.Rung == health.RungCold })
 }
 
 func (a *app) healthRecover(ctx context.Context, dev string, x recoverArgs) error {

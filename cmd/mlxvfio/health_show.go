@@ -19,7 +19,12 @@ func (a *app) healthShowVerb() *cobra.Command {
 	})
 	c.Long = `show watches a function until it is known how it is, at most up to the stall limit, and says so. It is quick for a
 function that is well. The exit code is that of the verdict: 0 for healthy, 1 for everything else.`
+	c.Example = examples(
+		"mlxvfio health show sim", "a model that is well",
+		"mlxvfio health show sim,fault=fatal", "one that is not; exit code 1",
+		"mlxvfio health show sysfs:0000:3b:00.0", "beside mlx5_core, without touching anything")
 	f.add(c, quickPeriod)
+	takesSysfs(c)
 	return c
 }
 

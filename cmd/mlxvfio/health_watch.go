@@ -30,12 +30,19 @@ func (a *app) healthWatchVerb() *cobra.Command {
 On a terminal the view is updated in place; otherwise there is a line for each event, with --json an object a line.
 The exit code is that of the worst verdict that was seen. A terminal or pipe that does not take the output does not
 hold the watch up: lines are dropped then, and counted.`
+	c.Example = examples(
+		"mlxvfio health watch sim --for 1s --period 100ms", "a second of it",
+		"mlxvfio health watch sim --once --json", "one verdict, as JSON",
+		"mlxvfio health watch 0000:3b:00.0 --metrics 127.0.0.1:9750 --blackbox box", "for Prometheus, with a black box")
 	w.add(c, health.DefaultPeriod)
 	c.Flags().DurationVar(&w.limit, "for", 0, "end after this time (default: watch until a signal comes)")
 	c.Flags().BoolVar(&w.once, "once", false, "end as soon as it is known how the function is")
-	c.Flags().StringVar(&w.metrics, "metrics", "", "serve Prometheus metrics at http://ADDR/metrics, such as 127.0.0.1:9750")
+	c.Flags().StringVar(&w.metrics, "metrics", "", "serve Prometheus metrics at http://`ADDR`/metrics, such as 127.0.0.1:9750")
 	c.Flags().BoolVar(&w.public, "metrics-public", false, "allow --metrics an address that others can reach; nothing protects it")
-	c.Flags().StringVar(&w.blackbox, "blackbox", "", "keep a black box up to date in this file, which outlives a SIGKILL")
+	c.Flags().StringVar(&w.blackbox, "blackbox", "", "keep a black box up to date in this `FILE`, which outlives a SIGKILL")
+	completes(c, "metrics", anything)
+	completes(c, "blackbox", aFile)
+	takesSysfs(c)
 	return c
 }
 

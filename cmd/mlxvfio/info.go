@@ -21,6 +21,11 @@ func (a *app) infoVerb() *cobra.Command {
 	})
 	c.Long = `info brings the function up, shows what it says of itself, and gives it back.
 info sysfs:BDF reads the initialization segment only: it works beside any driver and changes nothing.`
+	c.Example = examples(
+		"mlxvfio info sim:cx7", "the embedded model of a ConnectX-7",
+		"mlxvfio info 0000:3b:00.0", "a function on vfio-pci",
+		"mlxvfio info sysfs:0000:3b:00.0", "one that its host driver keeps")
+	takesSysfs(c)
 	return c
 }
 

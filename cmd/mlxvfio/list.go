@@ -16,6 +16,11 @@ func (a *app) listVerb() *cobra.Command {
 	c := a.verb("list", "show the ConnectX functions of this machine", 0, 0, func(ctx context.Context, _ []string) error {
 		return a.list(ctx, all)
 	})
+	c.Long = `list shows the ConnectX functions of this machine: the driver, IOMMU group, link and interfaces of each, and in OPEN
+whether this user can open it as it is and what it would need else, as mlxvfio doctor explains. It only reads.`
+	c.Example = examples(
+		"mlxvfio list", "which there are, and which can be opened",
+		"mlxvfio list --all --json", "everything of the vendor's, with all that is known")
 	c.Flags().BoolVar(&all, "all", false, "show the vendor's other functions too: bridges, older cards")
 	return c
 }

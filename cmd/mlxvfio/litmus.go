@@ -33,7 +33,11 @@ of atomic against its meaning, concurrent updates (none lost, no neighbour touch
 every offset, linearizable histories, torn writes inside and across the boundary, order of WRITE, READ, SEND and
 atomics. The target memory is DEV's. With --peer, DEV and the peer both work on it: two hosts.
 A guarantee that is broken is named, with the fault that shows, and the exit code is 1.`
-	peerFlag(c, &f.peer)
+	c.Example = examples(
+		"mlxvfio litmus sim", "the guarantee card of the model",
+		"mlxvfio litmus sim --plain-writes --for 1s", "without atomic writes",
+		"mlxvfio litmus sim,fault=lost-update", "a model that loses updates is found out; exit code 1")
+	a.peerFlag(c, &f.peer)
 	c.Flags().IntVar(&f.runs, "runs", 0, "runs, each with the next seed; the first that finds something is the last (default 1)")
 	c.Flags().DurationVar(&f.length, "for", 0, "go on with further runs for this long, and bound each by it (default: one run of at most 50s)")
 	c.Flags().Uint64Var(&f.seed, "seed", 1, "number that decides operations and places")

@@ -22,14 +22,8 @@ type microFlags struct {
 }
 
 func (a *app) microbenchVerb() *cobra.Command {
-	c := &cobra.Command{
-		Use:   "microbench",
-		Short: "time the software path of posting, polling and trace decoding in ordinary memory; no device",
-		Args:  noVerb,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	c.AddCommand(a.microPostVerb(), a.microPollVerb(), a.microTraceVerb())
-	return c
+	return folder("microbench", "time the software path of posting, polling and trace decoding in ordinary memory; no device",
+		a.microPostVerb(), a.microPollVerb(), a.microTraceVerb())
 }
 
 func (a *app) microPostVerb() *cobra.Command {
@@ -37,12 +31,17 @@ func (a *app) microPostVerb() *cobra.Command {
 	c := a.verb("post", "ns a WQE: written, rung by one doorbell a batch, and retired", 0, 0, func(ctx context.Context, _ []string) error {
 		return a.microbench(ctx, "post", f)
 	})
+	c.Long = `post measures the time of a WQE in ordinary memory, without a device: it is written, rung by one doorbell for --batch
+of them, and retired. Each figure is the median of --runs.`
+	c.Example = examples(
+		"mlxvfio microbench post --op nop --runs 3", "the WQE without data")
 	var names []string
 	for _, o := range queues.MicroOps() {
 		names = append(names, o.String())
 	}
-	c.Flags().StringSliceVar(&f.ops, "op", names, "operations, separated by commas")
-	microCommon(c, &f, []int{1, 4, 16, 64})
+	c.Flags().StringSliceVar(&f.ops, "op", names, "comma-separated `LIST` of operations")
+	completes(c, "op", someOf(names...))
+	microCommon(c, &f, "WQEs", "a doorbell", []int{1, 4, 16, 64})
 	return c
 }
 
@@ -51,14 +50,18 @@ func (a *app) microPollVerb() *cobra.Command {
 	c := a.verb("poll", "ns a completion: found, matched with its WQE, and retired; and ns a look at an empty queue", 0, 0, func(ctx context.Context, _ []string) error {
 		return a.microbench(ctx, "poll", f)
 	})
-	microCommon(c, &f, []int{1, 16, 64})
+	c.Long = `poll measures the time of a completion in ordinary memory, without a device: it is found, matched with its WQE and
+retired, --batch of them a call; and the time of a look at an empty queue. Each figure is the median of --runs.`
+	c.Example = examples(
+		"mlxvfio microbench poll --runs 3", "completions one by one, 16 and 64 at a time")
+	microCommon(c, &f, "completions", "a poll", []int{1, 16, 64})
 	return c
 }
 
-func microCommon(c *cobra.Command, f *microFlags, batches []int) {
-	c.Flags().IntSliceVar(&f.batches, "batch", batches, "WQEs a doorbell, or completions a poll: 1 to "+strconv.Itoa(queues.MicroMaxBatch))
+func microCommon(c *cobra.Command, f *microFlags, what, at string, batches []int) {
+	c.Flags().IntSliceVar(&f.batches, "batch", batches, fmt.Sprintf("comma-separated `LIST` of %s %s: 1 to %d", what, at, queues.MicroMaxBatch))
 	c.Flags().IntVar(&f.runs, "runs", 15, "runs of each figure; they take turns")
-	c.Flags().IntVar(&f.count, "count", 1<<17, "WQEs or completions a run")
+	c.Flags().IntVar(&f.count, "count", 1<<17, what+" a run")
 }
 
 // microCase is one figure: run gives the time of one of n things.

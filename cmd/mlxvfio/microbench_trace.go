@@ -27,8 +27,14 @@ func (a *app) microTraceVerb() *cobra.Command {
 	c := a.verb("trace", "MB/s and ns an event: a trace ring in memory decoded with text, or counted", 0, 0, func(ctx context.Context, _ []string) error {
 		return a.microTrace(ctx, f)
 	})
-	c.Flags().StringVar(&f.ring, "ring", "", "ring image: blocks of 256 bytes")
-	c.Flags().StringVar(&f.stringDB, "stringdb", "", "JSON file of its string database")
+	c.Long = `trace measures how fast a trace ring is decoded that lies in memory, in MB/s and ns an event: with the text of every
+message, or with --count the times and numbers only. --ring and --stringdb must be given.`
+	c.Example = examples(
+		"mlxvfio microbench trace --ring ring.bin --stringdb db.json", "what tell trace-memory wrote, or what was read from a device")
+	c.Flags().StringVar(&f.ring, "ring", "", "ring `IMAGE`, a file of blocks of 256 bytes")
+	c.Flags().StringVar(&f.stringDB, "stringdb", "", "JSON `FILE` of its string database")
+	completes(c, "ring", aFile)
+	completes(c, "stringdb", aFile)
 	c.Flags().IntVar(&f.mb, "mb", 256, "size of a run in megabytes (2^20 bytes): the ring is repeated in memory")
 	c.Flags().IntVar(&f.runs, "runs", 7, "runs; the median counts")
 	c.Flags().BoolVar(&f.count, "count", false, "the full time of each event and counts by id, without messages and text")

@@ -12,8 +12,9 @@ import (
 )
 
 // peerFlag is the flag that names the function at the other end.
-func peerFlag(c *cobra.Command, to *string) {
-	c.Flags().StringVar(to, "peer", "", "function at the other end (default: DEV itself, by loopback)")
+func (a *app) peerFlag(c *cobra.Command, to *string) {
+	c.Flags().StringVar(to, "peer", "", "function `DEV` at the other end (default: DEV itself, by loopback)")
+	completes(c, "peer", a.completeDevice)
 }
 
 // dataSession is a function, or two that are connected: requests go from the first

@@ -14,21 +14,28 @@ import (
 
 func (a *app) regVerb() *cobra.Command {
 	var length int
-	c := &cobra.Command{Use: "reg", Short: "read and write management registers", Args: noVerb,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	get := a.verb("get DEV REG [FIELD=VALUE…]", "read a register and decode it", 2, -1, func(ctx context.Context, args []string) error {
 		return a.reg(ctx, args[0], args[1], args[2:], length, false)
 	})
 	get.Long = `reg get reads a management register (ACCESS_REG). REG is a name (PAOS) or a number (0x5006). FIELD=VALUE chooses
 what to read where a register exists more than once; local_port is 1 unless given.`
+	get.Example = examples(
+		"mlxvfio reg get sim PAOS", "the state of the port",
+		"mlxvfio reg get sim 0x5006 local_port=1", "the same by number",
+		"mlxvfio reg get 0000:3b:00.0 0x9029 --len 32", "one that has no layout here: bytes")
 	set := a.verb("set DEV REG FIELD=VALUE…", "read a register, change fields, write it, read it again", 3, -1, func(ctx context.Context, args []string) error {
 		return a.reg(ctx, args[0], args[1], args[2:], length, true)
 	})
+	set.Long = `reg set reads a management register (ACCESS_REG), changes the fields, writes it, reads it again, and shows each field
+before and after. A field that chooses which register is meant (local_port) goes into all three. VALUE is a number
+or, where the field's values have names, one of those.`
+	set.Example = examples(
+		"mlxvfio reg set sim PAOS admin_status=DOWN", "take the model's port down",
+		"mlxvfio reg set sim PAOS ase=1 admin_status=UP", "two fields at once")
 	for _, v := range []*cobra.Command{get, set} {
 		v.Flags().IntVar(&length, "len", 0, "bytes of the register (default: the size of its layout)")
 	}
-	c.AddCommand(get, set)
-	return c
+	return folder("reg", "read and write management registers", get, set)
 }
 
 // register is a register the command line names.
@@ -46,7 +53,7 @@ func parseRegister(s string, length int) (register, error) {
 	if !ok {
 		n, err := strconv.ParseUint(s, 0, 16)
 		if err != nil {
-			return register{}, usagef("there is no register %q: want a name such as PAOS or a number up to 0xffff", s)
+			return register{}, usagef("there is no register %q: want a name such as PAOS or a number up to 0xffff%s", s, didYouMean(s, valueNames(prm.RegisterIDEnum)))
 		}
 		id = prm.RegisterID(n)
 	}

@@ -41,7 +41,7 @@ func parseDev(s string) (devArg, error) {
 	case s == "sim" || strings.HasPrefix(s, "sim:") || strings.HasPrefix(s, "sim,"):
 		d.kind = devSim
 		if d.sim, err = sim.Parse(s); err != nil {
-			return d, &usageError{err.Error()}
+			return d, simUsage(err)
 		}
 		return d, nil
 	case strings.HasPrefix(s, "vfio-user:"):

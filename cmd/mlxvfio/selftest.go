@@ -26,8 +26,13 @@ func (a *app) selftestVerb() *cobra.Command {
 interrupts and in parallel, moves data by loopback (every operation that the device has, datagrams and cross-channel queues among them, all
 memory compared byte for byte), and gives the function back: every page that firmware was given must return.
 Without DEV it runs on the embedded model, sim.`
+	c.Example = examples(
+		"mlxvfio selftest", "on the model",
+		"mlxvfio selftest 0000:3b:00.0", "on a real function",
+		"mlxvfio selftest --list-stages", "what a bring-up consists of")
 	c.Flags().BoolVar(&stages, "list-stages", false, "list the stages of the bring-up; no device is touched")
-	c.Flags().StringVar(&stopAt, "stop-at", "", "stop for good after this stage, for tests that kill the process there")
+	c.Flags().StringVar(&stopAt, "stop-at", "", "stop for good after this `STAGE`, for tests that kill the process there")
+	completes(c, "stop-at", anything)
 	if err := c.Flags().MarkHidden("stop-at"); err != nil {
 		panic(err) // the flag was defined in the line above
 	}

@@ -34,11 +34,19 @@ func (a *app) serveVerb() *cobra.Command {
 or SIGINT. It prints one line when it is ready. SIM are the words of a model: sim:cx5,port=eth or just cx5,port=eth.
 With --link PATH the model's wire leads to that of another served model with the same PATH: two hosts. The first to
 come listens on that socket, the second connects.
-QEMU takes a socket as -device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"PATH"}}'; mlxvfio takes it
-as vfio-user:PATH.`
-	c.Flags().StringArrayVar(&sockets, "socket", nil, "socket to serve a function on; may be repeated")
-	c.Flags().StringVar(&control, "control", "", "socket that takes words at run time (see tell)")
-	c.Flags().StringVar(&link, "link", "", "socket that joins this model's wire with that of another one")
+mlxvfio takes a socket as vfio-user:PATH, QEMU as
+  -device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"PATH"}}'`
+	c.Example = examples(
+		"mlxvfio serve --list", "profiles, words, faults and rulings",
+		"mlxvfio serve cx5,port=eth --socket cx5.sock --control ctl.sock &", "a ConnectX-5 on a socket",
+		"mlxvfio info vfio-user:cx5.sock", "seen by the driver",
+		"mlxvfio tell ctl.sock state", "told something while it runs")
+	c.Flags().StringArrayVar(&sockets, "socket", nil, "`PATH` of a socket to serve a function on; may be repeated")
+	c.Flags().StringVar(&control, "control", "", "`PATH` of a socket that takes words at run time (see tell)")
+	c.Flags().StringVar(&link, "link", "", "`PATH` of a socket that joins this model's wire with that of another one")
+	for _, f := range []string{"socket", "control", "link"} {
+		completes(c, f, completeSocket)
+	}
 	c.Flags().BoolVar(&what, "list", false, "list profiles, words, faults and rulings; with SIM its values and where they come from; serve nothing")
 	return c
 }
@@ -64,7 +72,7 @@ func (a *app) serve(ctx context.Context, args, sockets []string, control, link s
 	}
 	o, err := sim.Parse(words)
 	if err != nil {
-		return err
+		return simUsage(err)
 	}
 	if len(sockets) == 0 {
 		return usagef("serve needs --socket PATH")
@@ -241,7 +249,7 @@ func (a *app) serveWords(args []string) error {
 	if len(args) > 0 {
 		o, err := sim.Parse(args[0])
 		if err != nil {
-			return err
+			return simUsage(err)
 		}
 		chip, err := sim.New(o)
 		if err != nil {
@@ -251,14 +259,17 @@ func (a *app) serveWords(args []string) error {
 	}
 	return a.print("serve-list/1", &serveWords{
 		Profiles: sim.Profiles(), Default: sim.DefaultProfile, Faults: sim.Faults(), Control: controlWords, Rulings: sim.Rulings(),
-		Words: []wordRow{
-			{"port=ib|eth", "link layer of the port"},
-			{"fw=X.Y.Z", "firmware version"},
-			{"fault=NAME[@ARG]", "raise a fault from the start; may be repeated"},
-			{"load=RATE", "firmware is at work: it serves RATE commands a second, out of order, and writes RATE messages a second into its trace"},
-			{"seed=N", "number that decides every random choice"},
-		},
+		Words: simWords(),
 	})
+}
+
+// simWords are the words of the SIM grammar.
+func simWords() []wordRow {
+	var rows []wordRow
+	for _, w := range sim.Words() {
+		rows = append(rows, wordRow{w.String(), w.Meaning})
+	}
+	return rows
 }
 
 func (r *serveWords) text(w io.Writer) {

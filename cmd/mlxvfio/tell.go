@@ -14,6 +14,11 @@ func (a *app) tellVerb() *cobra.Command {
 	c := a.verb("tell PATH WORDS…", "tell a served model something: fault, clear, trace, state…", 2, -1, func(ctx context.Context, args []string) error {
 		return a.tell(ctx, args[0], args[1:])
 	})
+	c.Example = examples(
+		"mlxvfio serve cx5 --socket cx5.sock --control ctl.sock &", "somebody to tell it to",
+		"mlxvfio tell ctl.sock fault late@NOP=5ms", "raise a fault",
+		"mlxvfio tell ctl.sock state", "what the model holds",
+		"mlxvfio tell ctl.sock clear", "end all faults")
 	var b strings.Builder
 	b.WriteString("tell sends words to the control socket of mlxvfio serve:\n")
 	words(&b, controlWords)

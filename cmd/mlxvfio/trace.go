@@ -11,13 +11,12 @@ import (
 )
 
 func (a *app) traceVerb() *cobra.Command {
-	c := &cobra.Command{
-		Use:   "trace",
-		Short: "the firmware tracer: record, decode and analyse what firmware says; export it, draw a report",
-		Args:  noVerb,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	c.AddCommand(a.traceRecordVerb(), a.traceOwnerVerb(), a.traceDecodeVerb(), a.traceStatVerb(), a.traceExportVerb(), a.traceReportVerb())
+	c := folder("trace", "the firmware tracer: record, decode and analyse what firmware says; export it, draw a report",
+		a.traceRecordVerb(), a.traceOwnerVerb(), a.traceDecodeVerb(), a.traceStatVerb(), a.traceExportVerb(), a.traceReportVerb())
+	c.Long = `trace is about the firmware tracer: firmware writes what it does into memory that the driver gives it, and this
+records, decodes and analyses it. trace record needs a function; the verbs that read FILE take a capture of trace
+record, pasted output of the kernel's tracer, or a ring image with its string database (--ring and --stringdb).
+docs/tracer.md has the rules of decoding and the definitions of the statistics.`
 	return c
 }
 
@@ -33,14 +32,21 @@ type traceFlags struct {
 }
 
 func (f *traceFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&f.ring, "ring", "", "read the image of a trace ring instead of FILE")
-	c.Flags().StringVar(&f.stringDB, "stringdb", "", "JSON file of the ring's string database")
+	c.Flags().StringVar(&f.ring, "ring", "", "`IMAGE` of a trace ring, a file that is read instead of FILE")
+	c.Flags().StringVar(&f.stringDB, "stringdb", "", "JSON `FILE` of the ring's string database")
 	c.Flags().IntVar(&f.startBlock, "start-block", -1, "first block of the ring (default: the oldest one)")
+	c.Flags().Lookup("start-block").DefValue = "0" // -1 stands for what the text says
 	c.Flags().BoolVar(&f.salvage, "salvage", false, "go on behind damage in a capture, where the next good record begins")
-	c.Flags().StringVar(&f.device, "device", "", "of pasted kernel output: only the lines of this device")
+	c.Flags().StringVar(&f.device, "device", "", "of pasted kernel output: only the lines of this `DEVICE`")
 	c.Flags().Float64Var(&f.hz, "hz", 0, "rate of the device's clock in Hz, for traces without clock samples")
-	c.Flags().StringVar(&f.ids, "id", "", "only messages of these event ids: numbers and ranges, such as 16,0x20-0x2f")
-	c.Flags().StringVar(&f.match, "match", "", "only messages whose text this regular expression (RE2) matches")
+	c.Flags().StringVar(&f.ids, "id", "", "only messages of these event `IDS`: numbers and ranges, such as 16,0x20-0x2f")
+	c.Flags().StringVar(&f.match, "match", "", "only messages whose text this regular expression `RE` matches (syntax RE2)")
+	for _, v := range []string{"ring", "stringdb"} {
+		completes(c, v, aFile)
+	}
+	for _, v := range []string{"device", "id", "match"} {
+		completes(c, v, anything)
+	}
 }
 
 // traceFilter chooses messages. The zero value takes all of them.

@@ -24,6 +24,11 @@ func (a *app) traceDecodeVerb() *cobra.Command {
 	})
 	c.Long = `trace decode prints the messages of a capture (trace record writes them), of pasted output of the kernel's
 tracer (FILE), or of the image of a trace ring (--ring and --stringdb). docs/tracer.md has the rules.`
+	c.Example = examples(
+		"mlxvfio trace record sim,load=1000 -o a.mlxt --for 300ms", "something to read",
+		"mlxvfio trace decode a.mlxt", "all of it",
+		"mlxvfio trace decode a.mlxt --match opcode --json", "messages of one kind, as JSON lines",
+		"mlxvfio trace decode dmesg.txt --device 0000:3b:00.0", "pasted output of the kernel's tracer")
 	f.add(c)
 	c.Flags().BoolVar(&follow, "follow", false, "wait for more at the end of a capture that is still being written")
 	c.Flags().BoolVar(&count, "count", false, "print the counters only")

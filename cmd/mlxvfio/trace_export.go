@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/mlxvfio/mlxvfio/tracer/analyze"
 	"github.com/mlxvfio/mlxvfio/tracer/capture"
@@ -31,16 +34,25 @@ func (a *app) traceExportVerb() *cobra.Command {
 	c := a.verb("export [FILE]", "write a trace as text, JSON lines, CSV, Perfetto's JSON or Parquet", 0, 1, func(ctx context.Context, args []string) error {
 		return a.traceExport(ctx, &f, args, format, out)
 	})
+	c.Long = `trace export writes the messages of a trace for other programs. --format and -o must be given; docs/tracer.md lists
+columns and keys. The file appears under its name when it is whole.`
+	c.Example = examples(
+		"mlxvfio trace record sim,load=1000 -o a.mlxt --for 300ms", "something to read",
+		"mlxvfio trace export a.mlxt --format csv -o -", "to standard output",
+		"mlxvfio trace export a.mlxt --format perfetto -o a.json", "for ui.perfetto.dev")
 	f.add(c)
-	c.Flags().StringVar(&format, "format", "", "text, jsonl, csv, perfetto or parquet")
-	c.Flags().StringVarP(&out, "output", "o", "", "file to write; - for standard output")
+	formats := slices.Sorted(maps.Keys(exportFormats))
+	c.Flags().StringVar(&format, "format", "", "the `FORM` of the output: "+strings.Join(formats, ", "))
+	completes(c, "format", oneOf(formats...))
+	c.Flags().StringVarP(&out, "output", "o", "", "`FILE` to write; - for standard output")
+	completes(c, "output", aFile)
 	return c
 }
 
 func (a *app) traceExport(ctx context.Context, f *traceFlags, args []string, format, out string) error {
 	newSink, ok := exportFormats[format]
 	if !ok {
-		return usagef("--format %q: want text, jsonl, csv, perfetto or parquet", format)
+		return usagef("--format %q: want one of %s", format, strings.Join(slices.Sorted(maps.Keys(exportFormats)), ", "))
 	}
 	if out == "" {
 		return usagef("-o FILE is missing: the file to write, - for standard output")

@@ -37,16 +37,23 @@ func (a *app) traceRecordVerb() *cobra.Command {
 	c.Long = `trace record takes the firmware tracer, has the device write its traces into memory, and stores them with everything
 it takes to decode them: the string database, clock samples, and an exact record of what is missing. It ends after
 --for, or when interrupted; the tracer is given back either way. trace decode reads the file, also while it grows.`
+	c.Example = examples(
+		"mlxvfio trace record sim,load=1000 -o a.mlxt --for 1s", "a second of a busy model",
+		"mlxvfio trace record 0000:3b:00.0 -o b.mlxt", "until interrupted")
 	fl := c.Flags()
-	fl.StringVarP(&f.out, "output", "o", "", "capture file to write, such as a.mlxt")
+	fl.StringVarP(&f.out, "output", "o", "", "capture `FILE` to write, such as a.mlxt")
 	fl.DurationVar(&f.length, "for", 0, "record for this time, e.g. 10s (default: until interrupted)")
 	fl.DurationVar(&f.wait, "wait", 0, "wait this long for another owner of the tracer (default: ask once)")
-	fl.StringVar(&f.size, "size", "", "size of the device's trace ring: 4K to the device's maximum, a power of two (default 1M)")
+	fl.StringVar(&f.size, "size", "", "size of the device's trace ring in `BYTES`: 4K to the device's maximum, a power of two (default 1M)")
 	fl.IntVar(&f.queue, "queue", 0, "blocks that may wait for the file before some are dropped and counted (default: twice the ring)")
 	fl.BoolVar(&f.force, "force", false, "replace the capture file if it exists")
 	fl.BoolVar(&f.noCache, "no-cache", false, "read the string database from the device, whatever is in the cache")
-	fl.StringVar(&f.class, "class", "", "trace only these classes, where the device offers that")
-	fl.StringVar(&f.level, "level", "", "trace only from this level on, where the device offers that")
+	fl.StringVar(&f.class, "class", "", "trace only these `CLASSES`, where the device offers that")
+	fl.StringVar(&f.level, "level", "", "trace only from this `LEVEL` on, where the device offers that")
+	completes(c, "output", aFile)
+	for _, v := range []string{"size", "class", "level"} {
+		completes(c, v, anything)
+	}
 	return c
 }
 

@@ -26,8 +26,12 @@ func (a *app) traceReportVerb() *cobra.Command {
 	})
 	c.Long = `trace report writes one HTML file that needs nothing else: a timeline to zoom into with the rate of each message and
 the gaps, a table of all messages with histograms of their intervals, and bursts, silences and outliers.`
+	c.Example = examples(
+		"mlxvfio trace record sim,load=1000 -o a.mlxt --for 300ms", "something to read",
+		"mlxvfio trace report a.mlxt --html a.html", "open a.html in a browser")
 	f.add(c)
-	c.Flags().StringVar(&out, "html", "", "file to write; - for standard output")
+	c.Flags().StringVar(&out, "html", "", "`FILE` to write; - for standard output")
+	completes(c, "html", aFile)
 	return c
 }
 

@@ -31,8 +31,13 @@ func (a *app) traceStatVerb() *cobra.Command {
 	c.Long = `trace stat counts and times messages by event id and by format. With --against it compares FILE, the trace before,
 with another one, the trace after, and ends with exit code 1 if they differ significantly. docs/tracer.md has the
 definitions.`
+	c.Example = examples(
+		"mlxvfio trace record sim,load=1000 -o a.mlxt --for 300ms", "something to read",
+		"mlxvfio trace stat a.mlxt", "rates and intervals",
+		"mlxvfio trace stat before.mlxt --against after.mlxt", "what differs between two; exit code 1: significantly")
 	f.add(c)
-	c.Flags().StringVar(&against, "against", "", "compare with this capture: what is new there, gone, or comes at another rate")
+	c.Flags().StringVar(&against, "against", "", "compare with the capture `FILE`: what is new there, gone, or comes at another rate")
+	completes(c, "against", aFile)
 	c.Flags().IntVar(&top, "top", 40, "print this many lines of each table (JSON has all)")
 	return c
 }

@@ -19,6 +19,8 @@ func (a *app) unbindVerb() *cobra.Command {
 		return a.rebind(pci.Unbind(ctx, b, o))
 	})
 	c.Long = `unbind restores the driver that bind wrote down. It also completes what a bind left behind that was killed half-way.`
+	c.Example = examples(
+		"mlxvfio unbind 0000:3b:00.0", "back to the driver it had before bind")
 	c.Flags().BoolVar(&force, "force", false, "go on although a process has the function open: the kernel waits for it")
 	return c
 }

@@ -11,9 +11,13 @@ import (
 )
 
 func (a *app) versionVerb() *cobra.Command {
-	return a.verb("version", "show the version of this program", 0, 0, func(context.Context, []string) error {
+	c := a.verb("version", "show the version of this program", 0, 0, func(context.Context, []string) error {
 		return a.print("version/1", buildVersion())
 	})
+	c.Long = `version shows what this program was built from: its version, the revision of the source where the Go toolchain wrote
+it down, the toolchain and the platform.`
+	c.Example = examples("mlxvfio version", "put it into every bug report")
+	return c
 }
 
 type versionResult struct {
