@@ -53,21 +53,26 @@ func TestContract(t *testing.T) {
 		o.SharedDMA = true
 		vfiotest.Run(t, open, o)
 	})
-	t.Run("Kernel", func(t *testing.T) {
-		var raise func(int)
-		open := func(t *testing.T) vfio.Transport {
-			open, r, clean := vfio.FakeKernel(t)
-			raise = r
-			t.Cleanup(clean) // runs after the suite has closed the transport
-			tr, err := open()
-			require.NoError(t, err)
-			return tr
-		}
-		vfiotest.Run(t, open, vfiotest.Options{
-			Scratch: []vfio.Span{{Offset: 64, Size: 64}, {Offset: 0x4000, Size: 64}},
-			Raise:   func(_ *testing.T, _ vfio.Transport, i int) { raise(i) },
+	for _, backend := range []string{vfio.BackendType1, vfio.BackendIOMMUFD, vfio.BackendNoIOMMU} {
+		t.Run("Kernel/"+backend, func(t *testing.T) {
+			var raise func(int)
+			open := func(t *testing.T) vfio.Transport {
+				open, r, clean := vfio.FakeKernel(t, backend)
+				raise = r
+				t.Cleanup(clean) // runs after the suite has closed the transport
+				tr, err := open()
+				require.NoError(t, err)
+				info, err := tr.Info()
+				require.NoError(t, err)
+				require.Equal(t, backend, info.Backend)
+				return tr
+			}
+			vfiotest.Run(t, open, vfiotest.Options{
+				Scratch: []vfio.Span{{Offset: 64, Size: 64}, {Offset: 0x4000, Size: 64}},
+				Raise:   func(_ *testing.T, _ vfio.Transport, i int) { raise(i) },
+			})
 		})
-	})
+	}
 	t.Run("Recorder", func(t *testing.T) {
 		wrap := func(x vfio.Transport) vfio.Transport { return vfio.NewRecorder(x, io.Discard) }
 		vfiotest.Run(t, over(vfiotest.RAMOptions{}, wrap), ramOptions(&ram))

@@ -12,50 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenGroup opens the function bdf (0000:3b:00.0 or 3b:00.0), which is bound to
-// vfio-pci, through its IOMMU group. The kernel resets it on the way. Errors name
-// the remedy: ErrNotFound (no such function, not bound to vfio-pci), ErrBusy
-// (another opener, or siblings in the group on host drivers), ErrNoIOMMU,
-// os.ErrPermission (the files, or an IOMMU that does not remap interrupts).
-func OpenGroup(bdf string, o KernelOptions) (Transport, error) {
-	o = o.withDefaults()
-	bdf, err := fullBDF(bdf)
-	if err != nil {
-		return nil, err
-	}
-	n, err := o.groupOf(bdf)
-	if err != nil {
-		return nil, err
-	}
-	c, private := o.Container, false
-	if c == nil {
-		private = true
-		if c, err = NewContainer(o); err != nil {
-			return nil, err
-		}
-	}
-	detach := func() error {
-		err := c.leave(n)
-		if private {
-			err = errors.Join(err, c.Close())
-		}
-		return err
-	}
-	fd, err := c.join(n, bdf)
-	if err != nil {
-		if private {
-			err = errors.Join(err, c.Close())
-		}
-		return nil, err
-	}
-	d, err := newKernelDevice(c.o.sys, fd, DeviceInfo{Name: bdf, Backend: "type1"}, c, detach)
-	if err != nil {
-		return nil, errors.Join(err, c.o.sys.close(fd), detach())
-	}
-	d.groups = c.groupFiles
-	return d, nil
-}
-
 // kernelDevice is a function of kernel VFIO, however its I/O address space came
 // to be: everything here is a verb on the device's file.
 type kernelDevice struct {

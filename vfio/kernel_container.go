@@ -13,11 +13,16 @@ import (
 )
 
 // Container is an I/O address space of kernel VFIO (a container with TYPE1v2)
-// that several functions, of one IOMMU group or several, join with OpenGroup. It
-// is a Mapper once a function has joined. It is safe for concurrent use.
+// that several functions, of one IOMMU group or several, join with Open. It is a
+// Mapper once a function has joined. It is safe for concurrent use.
+//
+// One made with BackendNoIOMMU maps nothing: the Mapper of its functions is
+// another (see PhysicalMapper).
 type Container struct {
 	o    KernelOptions
 	path string
+	// physical is the Mapper where there is no IOMMU; nil with TYPE1v2.
+	physical *physicalMapper
 
 	mu     sync.Mutex
 	fd     int
@@ -32,16 +37,29 @@ type Container struct {
 // functions in it share it.
 type group struct{ fd, users int }
 
-// NewContainer opens an empty container. Close it after the functions in it.
+// NewContainer opens an empty container: for TYPE1v2, or for functions without an
+// IOMMU with BackendNoIOMMU and UnsafeNoIOMMU. Close it after the functions in it.
 func NewContainer(o KernelOptions) (*Container, error) {
 	o = o.withDefaults()
 	c := &Container{o: o, path: filepath.Join(o.DevRoot, "vfio/vfio"), fd: -1, groups: map[int]*group{}, maps: map[uint64]uint64{}}
+	switch {
+	case o.Backend == BackendIOMMUFD:
+		return nil, c.fail("open container", fmt.Errorf("%w: iommufd has no containers", ErrRange), "make an IOAS")
+	case o.Backend == BackendNoIOMMU && !o.UnsafeNoIOMMU:
+		return nil, c.fail("open container", noIOMMUMeans(), noIOMMURemedy)
+	case o.Backend == BackendNoIOMMU:
+		c.physical = newPhysicalMapper(o)
+	}
 	fd, err := o.sys.open(c.path, unix.O_RDWR)
 	if err != nil {
 		return nil, c.fail("open container", err, openContainerRemedy(err))
 	}
-	if err := checkContainer(o.sys, fd); err != nil {
-		return nil, errors.Join(c.fail("open container", err, "modprobe vfio_iommu_type1, or use a kernel with VFIO_IOMMU_TYPE1"), o.sys.close(fd))
+	if err := c.check(fd); err != nil {
+		remedy := "modprobe vfio_iommu_type1, or use a kernel with VFIO_IOMMU_TYPE1"
+		if c.physical != nil {
+			remedy = noIOMMUMode
+		}
+		return nil, errors.Join(c.fail("open container", err, remedy), o.sys.close(fd))
 	}
 	c.fd = fd
 	return c, nil
@@ -57,8 +75,27 @@ func openContainerRemedy(err error) string {
 	return ""
 }
 
-// checkContainer asks for the API version and for TYPE1v2.
-func checkContainer(s sys, fd int) error {
+// kind is the kind of IOMMU the container is for: the number the kernel has for
+// it, and its name.
+func (c *Container) kind() (int, string) {
+	if c.physical != nil {
+		return abi.VFIO_NOIOMMU_IOMMU, "NOIOMMU"
+	}
+	return abi.VFIO_TYPE1v2_IOMMU, "TYPE1v2"
+}
+
+// backend is the backend of the functions in the container.
+func (c *Container) backend() string {
+	if c.physical != nil {
+		return BackendNoIOMMU
+	}
+	return BackendType1
+}
+
+// check asks a container's file for the API version and for its kind of IOMMU.
+func (c *Container) check(fd int) error {
+	s := c.o.sys
+	number, name := c.kind()
 	v, err := s.ioctlInt(fd, abi.VFIO_GET_API_VERSION, 0)
 	if err != nil {
 		return fmt.Errorf("VFIO_GET_API_VERSION: %w", err)
@@ -66,12 +103,12 @@ func checkContainer(s sys, fd int) error {
 	if v != abi.VFIO_API_VERSION {
 		return fmt.Errorf("%w: the kernel speaks VFIO API version %d, not %d", ErrNotSupported, v, abi.VFIO_API_VERSION)
 	}
-	has, err := s.ioctlInt(fd, abi.VFIO_CHECK_EXTENSION, abi.VFIO_TYPE1v2_IOMMU)
+	has, err := s.ioctlInt(fd, abi.VFIO_CHECK_EXTENSION, number)
 	if err != nil {
 		return fmt.Errorf("VFIO_CHECK_EXTENSION: %w", err)
 	}
 	if has == 0 {
-		return fmt.Errorf("%w: the kernel offers no TYPE1v2 IOMMU", ErrNotSupported)
+		return fmt.Errorf("%w: the kernel offers no %s IOMMU", ErrNotSupported, name)
 	}
 	return nil
 }
@@ -86,7 +123,8 @@ func (c *Container) fail(op string, err error, remedy string) error {
 // join attaches the IOMMU group of a function and opens the function, which the
 // caller owns; leave undoes it. The group is attached once for all functions in
 // it. On failure nothing is left open that was not before.
-func (c *Container) join(n int, bdf string) (fd int, err error) {
+func (c *Container) join(which iommuGroup, bdf string) (fd int, err error) {
+	n := which.number
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -97,7 +135,7 @@ func (c *Container) join(n int, bdf string) (fd int, err error) {
 	}
 	g := c.groups[n]
 	if g == nil {
-		if g, err = c.attach(n, bdf); err != nil {
+		if g, err = c.attach(which, bdf); err != nil {
 			return -1, err
 		}
 		c.groups[n] = g
@@ -137,9 +175,9 @@ func (c *Container) release(n int) error {
 	return nil
 }
 
-// attach opens group n and puts it into the container; on failure it is closed.
-func (c *Container) attach(n int, bdf string) (*group, error) {
-	path := filepath.Join(c.o.DevRoot, "vfio", fmt.Sprint(n))
+// attach opens a group and puts it into the container; on failure it is closed.
+func (c *Container) attach(which iommuGroup, bdf string) (*group, error) {
+	path := filepath.Join(c.o.DevRoot, "vfio", which.node())
 	fd, err := c.o.sys.open(path, unix.O_RDWR)
 	if err != nil {
 		return nil, openGroupError(c.o, path, bdf, err)
@@ -163,14 +201,18 @@ func (c *Container) attachFD(fd int, path, bdf string) error {
 	}
 	cfd := int32(c.fd)
 	if _, err := c.o.sys.ioctl(fd, abi.VFIO_GROUP_SET_CONTAINER, unsafe.Pointer(&cfd)); err != nil {
-		return fail("put IOMMU group "+path+" into a container", err,
-			"groups of different IOMMU kinds cannot share one: use a Container of its own")
+		remedy := "groups of different IOMMU kinds cannot share one: use a Container of its own"
+		if c.physical != nil && errors.Is(err, unix.EPERM) {
+			remedy = "run as root: a group without IOMMU needs CAP_SYS_RAWIO"
+		}
+		return fail("put IOMMU group "+path+" into a container", err, remedy)
 	}
 	if c.iommu {
 		return nil
 	}
-	if _, err := c.o.sys.ioctlInt(c.fd, abi.VFIO_SET_IOMMU, abi.VFIO_TYPE1v2_IOMMU); err != nil {
-		return setIOMMUError(bdf, err)
+	number, name := c.kind()
+	if _, err := c.o.sys.ioctlInt(c.fd, abi.VFIO_SET_IOMMU, number); err != nil {
+		return setIOMMUError(bdf, name, err)
 	}
 	c.iommu = true
 	return nil
@@ -197,8 +239,8 @@ func (c *Container) Map(m Mapping) error {
 	if err := c.ready(op); err != nil {
 		return err
 	}
-	if len(m.Bytes) == 0 || m.IOVA%minPage != 0 || len(m.Bytes)%minPage != 0 || uintptr(unsafe.Pointer(&m.Bytes[0]))%minPage != 0 {
-		return c.fail(op, fmt.Errorf("%w: address, IOVA and size must be multiples of %d", ErrRange, minPage), "")
+	if err := checkMapping(m); err != nil {
+		return c.fail(op, err, "")
 	}
 	x := abi.Iommu_type1_dma_map{
 		Argsz: abi.SizeIommu_type1_dma_map, Flags: abi.VFIO_DMA_MAP_FLAG_READ | abi.VFIO_DMA_MAP_FLAG_WRITE,
@@ -255,72 +297,6 @@ func (c *Container) Limits() (DMALimits, error) {
 	return l, nil
 }
 
-// parseIOMMU reads vfio_iommu_type1_info and its chain.
-func parseIOMMU(buf []byte) (DMALimits, error) {
-	info := (*abi.Iommu_type1_info)(unsafe.Pointer(&buf[0]))
-	l := DMALimits{PageSizes: minPage, Pinned: true}
-	if info.Flags&abi.VFIO_IOMMU_INFO_PGSIZES != 0 {
-		l.PageSizes = info.Iova_pgsizes
-	}
-	var caps []abi.Capability
-	if info.Flags&abi.VFIO_IOMMU_INFO_CAPS != 0 {
-		var err error
-		if caps, err = abi.Caps(buf, info.Cap_offset); err != nil {
-			return l, err
-		}
-	}
-	for _, x := range caps {
-		switch x.ID {
-		case abi.VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE:
-			pairs, err := x.Pairs()
-			if err != nil {
-				return l, err
-			}
-			for _, p := range pairs {
-				l.Ranges = append(l.Ranges, IOVARange{First: p[0], Last: p[1]})
-			}
-		case abi.VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL:
-			n, err := x.Word()
-			if err != nil {
-				return l, err
-			}
-			l.MaxMappings = n
-		}
-	}
-	if l.Ranges == nil {
-		// Kernels before 5.4 report no ranges. 39 bits is the narrowest width of
-		// VT-d's second-level tables (VT-d 3.3, SAGAW).
-		l.Ranges = []IOVARange{{First: minPage, Last: msiFirst - 1}, {First: msiLast + 1, Last: 1<<39 - 1}}
-	}
-	return l, nil
-}
-
-// infoIoctl makes an INFO call that answers a structure of size bytes and, when
-// the kernel says that argsz was too small, makes it again with room for the
-// chain. fill sets the request's own fields.
-func infoIoctl(s sys, fd int, req uint, size uint32, fill func(buf []byte)) ([]byte, error) {
-	const most = 1 << 20 // chains are a few hundred bytes
-	for want := size; ; {
-		words := make([]uint64, (want+7)/8) // aligned for the structures in it
-		buf := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(words)*8)[:want]
-		argsz := (*uint32)(unsafe.Pointer(&buf[0]))
-		*argsz = want
-		if fill != nil {
-			fill(buf)
-		}
-		if _, err := s.ioctl(fd, req, unsafe.Pointer(&buf[0])); err != nil {
-			return nil, err
-		}
-		if *argsz <= want {
-			return buf, nil
-		}
-		if *argsz > most {
-			return nil, fmt.Errorf("%w: the kernel wants to answer %d bytes", abi.ErrChain, *argsz)
-		}
-		want = *argsz
-	}
-}
-
 // Close gives the container up. ErrBusy: functions in it are open.
 func (c *Container) Close() error {
 	c.mu.Lock()
@@ -332,6 +308,9 @@ func (c *Container) Close() error {
 		return c.fail("close container", fmt.Errorf("%w: functions of %d IOMMU groups are open in it", ErrBusy, n), "close the functions first")
 	}
 	c.closed = true
+	if c.physical != nil {
+		c.physical.close()
+	}
 	if err := c.o.sys.close(c.fd); err != nil {
 		return c.fail("close container", err, "")
 	}

@@ -31,7 +31,8 @@ func openGroupError(o KernelOptions, path, bdf string, err error) error {
 	case errors.Is(err, unix.EBUSY):
 		e.Err = fmt.Errorf("%w: %w", ErrBusy, err)
 		e.Remedy = "end the process that has it open: fuser -v " + path
-		if who := o.openers(path); len(who) > 0 {
+		// A function of the group that is open by its own file blocks the group's, too.
+		if who := o.groupOpeners(bdf); len(who) > 0 {
 			e.Err = fmt.Errorf("%w, %s: %w", ErrBusy, list(who), err)
 			e.Remedy = "end it, or share its Container when it is this process"
 		}
@@ -66,9 +67,13 @@ func notViable(o KernelOptions, path, bdf string) error {
 // setIOMMUError explains why the IOMMU could not be set up. TYPE1 answers EPERM
 // when interrupts are not remapped (Linux vfio_iommu_type1.c, attach_group): a
 // device could then forge interrupts with plain writes.
-func setIOMMUError(bdf string, err error) error {
-	e := &Error{Op: "set up the IOMMU (VFIO_SET_IOMMU, TYPE1v2)", Target: bdf, Err: err}
+func setIOMMUError(bdf, kind string, err error) error {
+	e := &Error{Op: "set up the IOMMU (VFIO_SET_IOMMU, " + kind + ")", Target: bdf, Err: err}
 	switch {
+	case kind == "NOIOMMU":
+		if errors.Is(err, unix.EPERM) {
+			e.Remedy = "run as root: a group without IOMMU needs CAP_SYS_RAWIO"
+		}
 	case errors.Is(err, unix.EPERM):
 		e.Err = fmt.Errorf("the platform does not remap interrupts: %w", err)
 		e.Remedy = "enable interrupt remapping (x2APIC in the firmware setup, no intremap=off); " +
@@ -128,6 +133,14 @@ func mapError(target, op string, size uint64, err error) error {
 	}
 	if e.Remedy == "" {
 		e.Remedy = kernelRemedy(err)
+	}
+	return e
+}
+
+// advised gives the error the remedy that there is for any.
+func (e *Error) advised() *Error {
+	if e.Remedy == "" {
+		e.Remedy = kernelRemedy(e.Err)
 	}
 	return e
 }

@@ -50,6 +50,9 @@ type fakeKernel struct {
 	vectors    int // that the host has; fewer than the function's: see SET_IRQS
 	maxMaps    int
 
+	fakeIOMMUFD
+	fakeMemory
+
 	noHotReset bool
 	extraHit   []fakeHit // further functions on the bus, that are not of the fake
 	hotResets  int
@@ -64,13 +67,15 @@ type fakeHit struct {
 }
 
 type fakeFD struct {
-	kind      string // container, group, device
+	kind      string // container, group, device, iommufd, pagemap
 	container *fakeFD
 	group     int
-	iommu     bool
+	iommu     int // the number of VFIO_SET_IOMMU
 	maps      map[uint64]uint64
 	dev       *fakeDev
 	armed     bool
+	cdev      fakeCDev // how a device was opened
+	objects   map[uint32]*fakeIOAS
 }
 
 type fakeDev struct {
@@ -81,6 +86,10 @@ type fakeDev struct {
 	fds    [8]int32
 	resets int
 	behind *fakeBehind // a function of another Transport is the hardware
+
+	noIOMMU  bool
+	file     string      // its name in /dev/vfio/devices
+	reserved []IOVARange // bus addresses it cannot use, beside the usual ones
 }
 
 var ioctlNames = map[uint]string{
@@ -90,6 +99,9 @@ var ioctlNames = map[uint]string{
 	abi.VFIO_GROUP_GET_DEVICE_FD: "VFIO_GROUP_GET_DEVICE_FD", abi.VFIO_DEVICE_GET_INFO: "VFIO_DEVICE_GET_INFO",
 	abi.VFIO_DEVICE_GET_REGION_INFO: "VFIO_DEVICE_GET_REGION_INFO", abi.VFIO_DEVICE_GET_IRQ_INFO: "VFIO_DEVICE_GET_IRQ_INFO",
 	abi.VFIO_DEVICE_SET_IRQS: "VFIO_DEVICE_SET_IRQS", abi.VFIO_DEVICE_RESET: "VFIO_DEVICE_RESET",
+	abi.VFIO_DEVICE_BIND_IOMMUFD: "VFIO_DEVICE_BIND_IOMMUFD", abi.VFIO_DEVICE_ATTACH_IOMMUFD_PT: "VFIO_DEVICE_ATTACH_IOMMUFD_PT",
+	abi.IOMMU_DESTROY: "IOMMU_DESTROY", abi.IOMMU_IOAS_ALLOC: "IOMMU_IOAS_ALLOC", abi.IOMMU_IOAS_ALLOW_IOVAS: "IOMMU_IOAS_ALLOW_IOVAS",
+	abi.IOMMU_IOAS_IOVA_RANGES: "IOMMU_IOAS_IOVA_RANGES", abi.IOMMU_IOAS_MAP: "IOMMU_IOAS_MAP", abi.IOMMU_IOAS_UNMAP: "IOMMU_IOAS_UNMAP",
 }
 
 const (
@@ -100,23 +112,36 @@ const (
 // newFakeKernel has the function 0000:01:00.0 in group 1 and 0000:02:00.0 with
 // 0000:02:00.1 in group 2, all bound to vfio-pci.
 func newFakeKernel(t *testing.T) *fakeKernel {
-	k := &fakeKernel{
-		root: t.TempDir(), fds: map[int]*fakeFD{}, next: 1000, devs: map[string]*fakeDev{}, mmaps: map[*byte]int{}, blanks: map[*byte]int{},
-		tableOK: true, vectors: 8, maxMaps: 64,
-	}
+	k := bareKernel(t.TempDir())
 	k.addDev(t, "0000:01:00.0", 1, "vfio-pci")
 	k.addDev(t, "0000:02:00.0", 2, "vfio-pci")
 	k.addDev(t, "0000:02:00.1", 2, "vfio-pci")
 	return k
 }
 
+func bareKernel(root string) *fakeKernel {
+	return &fakeKernel{
+		root: root, fds: map[int]*fakeFD{}, next: 1000, devs: map[string]*fakeDev{}, mmaps: map[*byte]int{}, blanks: map[*byte]int{},
+		tableOK: true, vectors: 8, maxMaps: 64,
+	}
+}
+
+// again is the kernel after a boot, with the same functions.
+func (k *fakeKernel) again() *fakeKernel {
+	n := bareKernel(k.root)
+	n.noIOMMUMode = k.noIOMMUMode
+	for bdf, d := range k.devs {
+		n.devs[bdf] = newFakeDev(bdf, d.group)
+		n.devs[bdf].noIOMMU, n.devs[bdf].file = d.noIOMMU, d.file
+	}
+	return n
+}
+
 func (k *fakeKernel) options() KernelOptions {
 	return KernelOptions{Sysfs: filepath.Join(k.root, "sys"), DevRoot: filepath.Join(k.root, "dev"), Proc: filepath.Join(k.root, "proc"), sys: k}
 }
 
-// addDev puts a function into sysfs, and into the kernel's table.
-func (k *fakeKernel) addDev(t *testing.T, bdf string, group int, driver string) {
-	t.Helper()
+func newFakeDev(bdf string, group int) *fakeDev {
 	d := &fakeDev{bdf: bdf, group: group, bar: make([]byte, fakeBAR), config: make([]byte, 4096)}
 	binary.LittleEndian.PutUint32(d.config, 0x101715b3)
 	d.config[configStatus] = statusCapList
@@ -124,7 +149,13 @@ func (k *fakeKernel) addDev(t *testing.T, bdf string, group int, driver string) 
 	copy(d.config[0x40:], []byte{1, 0x9c, 3, 0})                                      // power management
 	copy(d.config[0x9c:], []byte{capMSIX, 0, 7, 0, 0, fakeTable >> 8, 0, 0, 0, 0x30}) // 8 entries in BAR0
 	d.bar[0], d.bar[1], d.bar[2], d.bar[3] = 0, 1, 2, 3
-	k.devs[bdf] = d
+	return d
+}
+
+// addDev puts a function into sysfs, and into the kernel's table.
+func (k *fakeKernel) addDev(t *testing.T, bdf string, group int, driver string) {
+	t.Helper()
+	k.devs[bdf] = newFakeDev(bdf, group)
 	dir := filepath.Join(k.root, "sys/bus/pci/devices", bdf)
 	members := filepath.Join(k.root, "sys/kernel/iommu_groups", fmt.Sprint(group), "devices")
 	require.NoError(t, os.MkdirAll(dir, 0o700))
@@ -152,6 +183,7 @@ func (k *fakeKernel) requireClean(t *testing.T, msg ...any) {
 		require.Fail(t, "left open", "%d: %s %v", fd, f.kind, msg)
 	}
 	require.Empty(t, k.mmaps, msg...)
+	require.Empty(t, k.huge, msg...)
 	require.Empty(t, k.broken, msg...)
 }
 
@@ -176,9 +208,10 @@ func (k *fakeKernel) open(path string, flags int) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	name, ok := strings.CutPrefix(path, filepath.Join(k.root, "dev/vfio")+"/")
+	if !ok || strings.HasPrefix(name, "devices/") {
+		return k.openOther(path)
+	}
 	switch {
-	case !ok:
-		return -1, unix.ENOENT
 	case name == "vfio":
 		if err := k.enter("open container"); err != nil {
 			return -1, err
@@ -189,18 +222,19 @@ func (k *fakeKernel) open(path string, flags int) (int, error) {
 		return -1, err
 	}
 	var group int
-	if _, err := fmt.Sscan(name, &group); err != nil {
+	bare, noIOMMU := strings.CutPrefix(name, "noiommu-")
+	if _, err := fmt.Sscan(bare, &group); err != nil {
 		return -1, unix.ENOENT
 	}
 	there := false
 	for _, d := range k.devs {
-		there = there || d.group == group
+		there = there || d.group == group && d.noIOMMU == noIOMMU
 	}
-	if !there {
+	if !there || k.noGroups {
 		return -1, unix.ENOENT
 	}
 	for _, f := range k.fds {
-		if f.kind == "group" && f.group == group {
+		if f.kind == "group" && f.group == group || f.cdev.iommufd != nil && f.dev.group == group {
 			return -1, unix.EBUSY
 		}
 	}
@@ -217,6 +251,14 @@ func (k *fakeKernel) close(fd int) error {
 	}
 	delete(k.fds, fd)
 	for _, other := range k.fds {
+		if other == f { // a duplicate
+			return k.enter("close " + f.kind)
+		}
+	}
+	for _, other := range k.fds {
+		if other.cdev.iommufd == f {
+			k.broken = append(k.broken, "iommufd closed before its function")
+		}
 		if f.kind == "group" && other.kind == "device" && other.dev.group == f.group {
 			k.broken = append(k.broken, "group closed before its function")
 		}
@@ -233,7 +275,7 @@ func (k *fakeKernel) close(fd int) error {
 			last = last && other.container != c
 		}
 		if last { // the IOMMU type and the mappings go with the last group
-			c.iommu = false
+			c.iommu = 0
 			k.forgetBehind(f.group, c.maps)
 			clear(c.maps)
 		}
@@ -257,21 +299,24 @@ func (k *fakeKernel) ioctlInt(fd int, req uint, arg int) (int, error) {
 	case f.kind == "container" && req == abi.VFIO_GET_API_VERSION:
 		return k.apiVersion, nil
 	case f.kind == "container" && req == abi.VFIO_CHECK_EXTENSION:
-		if arg == abi.VFIO_TYPE1v2_IOMMU && !k.noType1v2 {
+		if arg == abi.VFIO_TYPE1v2_IOMMU && !k.noType1v2 || arg == abi.VFIO_NOIOMMU_IOMMU && k.noIOMMUMode {
 			return 1, nil
 		}
 		return 0, nil
 	case f.kind == "container" && req == abi.VFIO_SET_IOMMU:
-		groups := 0
+		groups, want := 0, abi.VFIO_TYPE1v2_IOMMU
 		for _, g := range k.fds {
 			if g.container == f {
 				groups++
+				if k.noIOMMUGroup(g.group) {
+					want = abi.VFIO_NOIOMMU_IOMMU
+				}
 			}
 		}
-		if groups == 0 || f.iommu || arg != abi.VFIO_TYPE1v2_IOMMU {
+		if groups == 0 || f.iommu != 0 || arg != want {
 			return 0, unix.EINVAL
 		}
-		f.iommu = true
+		f.iommu = arg
 		return 0, nil
 	case f.kind == "device" && req == abi.VFIO_DEVICE_RESET:
 		f.dev.resets++
@@ -302,12 +347,18 @@ func (k *fakeKernel) ioctl(fd int, req uint, arg unsafe.Pointer) (int, error) {
 	if f == nil {
 		return 0, unix.EBADF
 	}
+	if done, err := k.iommufdIoctl(f, name, arg); done {
+		return 0, err
+	}
 	switch f.kind + " " + name {
 	case "device VFIO_DEVICE_GET_PCI_HOT_RESET_INFO":
 		return 0, k.hotResetInfo(f, (*abi.Pci_hot_reset_info)(arg))
 	case "device VFIO_DEVICE_PCI_HOT_RESET":
 		return 0, k.hotReset(f, (*abi.Pci_hot_reset)(arg))
 	case "container VFIO_IOMMU_GET_INFO":
+		if f.iommu == abi.VFIO_NOIOMMU_IOMMU {
+			return 0, unix.ENOTTY
+		}
 		return 0, k.iommuInfo(arg)
 	case "container VFIO_IOMMU_MAP_DMA":
 		return 0, k.mapDMA(f, (*abi.Iommu_type1_dma_map)(arg))
@@ -330,7 +381,7 @@ func (k *fakeKernel) ioctl(fd int, req uint, arg unsafe.Pointer) (int, error) {
 		if d == nil || d.group != f.group {
 			return 0, unix.ENODEV
 		}
-		if f.container == nil || !f.container.iommu {
+		if f.container == nil || f.container.iommu == 0 {
 			return 0, unix.EINVAL
 		}
 		if d.behind != nil {
@@ -481,7 +532,9 @@ func (k *fakeKernel) mapDMA(f *fakeFD, x *abi.Iommu_type1_dma_map) error {
 		usable = usable || x.Iova >= r.First && x.Iova <= r.Last && x.Size-1 <= r.Last-x.Iova
 	}
 	switch {
-	case !f.iommu || x.Size == 0 || (x.Iova|x.Size|x.Vaddr)%4096 != 0 || x.Flags&3 == 0 || x.Flags&^3 != 0 || !usable:
+	case f.iommu == abi.VFIO_NOIOMMU_IOMMU:
+		return unix.ENOTTY
+	case f.iommu == 0 || x.Size == 0 || (x.Iova|x.Size|x.Vaddr)%4096 != 0 || x.Flags&3 == 0 || x.Flags&^3 != 0 || !usable:
 		return unix.EINVAL
 	case len(f.maps) >= k.maxMaps:
 		return unix.ENOSPC
@@ -572,6 +625,9 @@ func (k *fakeKernel) memory(name string, fd int, off int64) ([]byte, error) {
 	if f == nil || f.kind != "device" {
 		return nil, unix.EBADF
 	}
+	if f.cdev.opened && f.cdev.iommufd == nil {
+		return nil, unix.EINVAL // not bound
+	}
 	if b := f.dev.behind; b != nil {
 		return b.memory(off)
 	}
@@ -589,6 +645,12 @@ func (k *fakeKernel) memory(name string, fd int, off int64) ([]byte, error) {
 }
 
 func (k *fakeKernel) pread(fd int, p []byte, off int64) (int, error) {
+	k.mu.Lock()
+	if f := k.fds[fd]; f != nil && f.kind == "pagemap" {
+		defer k.mu.Unlock()
+		return k.readPagemap(p, off)
+	}
+	k.mu.Unlock()
 	return k.access("pread", fd, p, off)
 }
 
@@ -652,13 +714,18 @@ func (k *fakeKernel) munmap(b []byte) error {
 	return k.enter("munmap")
 }
 
-// mappings are the DMA mappings in all containers.
+// mappings are the DMA mappings in all containers and address spaces.
 func (k *fakeKernel) mappings() map[uint64]uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	all := map[uint64]uint64{}
 	for _, f := range k.fds {
 		maps.Copy(all, f.maps)
+		for _, a := range f.objects {
+			for iova, m := range a.maps {
+				all[iova] = m.Length
+			}
+		}
 	}
 	return all
 }

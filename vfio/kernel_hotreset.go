@@ -104,7 +104,7 @@ func (d *kernelDevice) HotReset() error {
 		remedy := ""
 		if len(foreign) > 0 && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EBUSY)) {
 			err = fmt.Errorf("%w: it would also reset %s, which this process does not have: %w", ErrBusy, strings.Join(foreign, ", "), err)
-			remedy = "bind them to vfio-pci and close them everywhere, or open them in the same Container"
+			remedy = "bind them to vfio-pci and close them everywhere, or open them in the same Container or IOAS"
 		} else if len(list) > 1 && errors.Is(err, unix.EINVAL) {
 			remedy = "each function of the slot must be bound to vfio-pci, also one without a driver (" + names(list) + ")"
 		} else if errors.Is(err, unix.ENOTTY) {

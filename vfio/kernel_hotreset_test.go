@@ -42,8 +42,18 @@ func (k *fakeKernel) hotResetInfo(f *fakeFD, x *abi.Pci_hot_reset_info) error {
 		return unix.ENOSPC
 	}
 	out := unsafe.Slice((*abi.Pci_dependent_device)(unsafe.Add(unsafe.Pointer(x), abi.SizePci_hot_reset_info)), len(l))
+	if f.cdev.iommufd != nil {
+		x.Flags = abi.VFIO_PCI_HOT_RESET_FLAG_DEV_ID | abi.VFIO_PCI_HOT_RESET_FLAG_DEV_ID_OWNED
+	}
 	for i, h := range l {
 		out[i] = abi.Pci_dependent_device{Group_id: h.group, Segment: h.segment, Bus: h.bus, Devfn: h.devfn}
+		if f.cdev.iommufd != nil {
+			id := k.devID(f.cdev.iommufd, h)
+			out[i].Group_id = uint32(id)
+			if id == abi.VFIO_PCI_DEVID_NOT_OWNED {
+				x.Flags &^= abi.VFIO_PCI_HOT_RESET_FLAG_DEV_ID_OWNED
+			}
+		}
 	}
 	return nil
 }
@@ -51,8 +61,18 @@ func (k *fakeKernel) hotResetInfo(f *fakeFD, x *abi.Pci_hot_reset_info) error {
 // hotReset wants the file of the group of each function that is hit, and vfio-pci
 // as its driver (Linux vfio_pci_core.c).
 func (k *fakeKernel) hotReset(f *fakeFD, x *abi.Pci_hot_reset) error {
-	if x.Argsz != abi.SizePci_hot_reset+4*x.Count || x.Flags != 0 || x.Count == 0 {
+	// No files are for functions that were opened by their own, and only for them.
+	if x.Argsz != abi.SizePci_hot_reset+4*x.Count || x.Flags != 0 || (x.Count == 0) != (f.cdev.iommufd != nil) {
 		return unix.EINVAL
+	}
+	if f.cdev.iommufd != nil {
+		for _, h := range k.hits(f) {
+			if !h.vfio || k.devID(f.cdev.iommufd, h) == abi.VFIO_PCI_DEVID_NOT_OWNED {
+				return unix.EINVAL
+			}
+		}
+		k.hotResets++
+		return nil
 	}
 	shown := map[uint32]bool{}
 	for _, fd := range unsafe.Slice((*int32)(unsafe.Add(unsafe.Pointer(x), abi.SizePci_hot_reset)), x.Count) {

@@ -127,6 +127,32 @@ func (d *kernelDevice) queryRegion(i int) (r kernelRegion, tableOK bool, err err
 	return r, tableOK, nil
 }
 
+// infoIoctl makes an INFO call that answers a structure of size bytes and, when
+// the kernel says that argsz was too small, makes it again with room for the
+// chain. fill sets the request's own fields.
+func infoIoctl(s sys, fd int, req uint, size uint32, fill func(buf []byte)) ([]byte, error) {
+	const most = 1 << 20 // chains are a few hundred bytes
+	for want := size; ; {
+		words := make([]uint64, (want+7)/8) // aligned for the structures in it
+		buf := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(words)*8)[:want]
+		argsz := (*uint32)(unsafe.Pointer(&buf[0]))
+		*argsz = want
+		if fill != nil {
+			fill(buf)
+		}
+		if _, err := s.ioctl(fd, req, unsafe.Pointer(&buf[0])); err != nil {
+			return nil, err
+		}
+		if *argsz <= want {
+			return buf, nil
+		}
+		if *argsz > most {
+			return nil, fmt.Errorf("%w: the kernel wants to answer %d bytes", abi.ErrChain, *argsz)
+		}
+		want = *argsz
+	}
+}
+
 // pageSize is the unit of mmap.
 var pageSize = uint64(os.Getpagesize())
 

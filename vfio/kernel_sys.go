@@ -4,6 +4,7 @@ import (
 	"errors"
 	"unsafe"
 
+	"github.com/mlxvfio/mlxvfio/internal/hostmem"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,6 +21,11 @@ type sys interface {
 	pwrite(fd int, p []byte, off int64) (int, error)
 	mmap(fd int, off int64, size, prot int) ([]byte, error)
 	munmap(b []byte) error
+	// dup is another descriptor of the file, at least least; fd stays open.
+	dup(fd, least int) (int, error)
+	// contiguous is memory of huge pages at consecutive physical addresses from
+	// base on; locate finds the address of one of them.
+	contiguous(size int, locate func(page []byte) (uint64, error)) (b Backing, base uint64, err error)
 	// blank puts ordinary memory where b is mapped, in one step.
 	blank(b []byte) error
 }
@@ -57,6 +63,18 @@ func (kernelSys) mmap(fd int, off int64, size, prot int) ([]byte, error) {
 }
 
 func (kernelSys) munmap(b []byte) error { return unix.Munmap(b) }
+
+func (kernelSys) dup(fd, least int) (int, error) {
+	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, least)
+}
+
+func (kernelSys) contiguous(size int, locate func(page []byte) (uint64, error)) (Backing, uint64, error) {
+	a, base, err := hostmem.Contiguous("mlxvfio-dma", size, locate)
+	if err != nil {
+		return nil, 0, err
+	}
+	return a, base, nil
+}
 
 func (kernelSys) blank(b []byte) error {
 	_, err := unix.MmapPtr(-1, 0, unsafe.Pointer(&b[0]), uintptr(len(b)), unix.PROT_READ|unix.PROT_WRITE,

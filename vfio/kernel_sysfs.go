@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,9 +14,19 @@ import (
 
 // KernelOptions say where the kernel is found. The zero value is good.
 type KernelOptions struct {
-	// Container is the I/O address space to join, so that several functions share
-	// one; nil makes a private one that closes with the function.
+	// Backend is the way to the function: BackendIOMMUFD, BackendType1 or
+	// BackendNoIOMMU; empty means that Open chooses.
+	Backend string
+	// UnsafeNoIOMMU accepts a function that no IOMMU guards: it can then read and
+	// write all of this machine's memory. See BackendNoIOMMU.
+	UnsafeNoIOMMU bool
+	// Container or IOAS is the I/O address space to join, so that several functions
+	// share one; nil makes a private one that closes with the function.
 	Container *Container
+	IOAS      *IOAS
+	// Logger hears about the choice of a backend, and a warning for each function
+	// that is opened without an IOMMU; nil is silent.
+	Logger *slog.Logger
 	// Sysfs, DevRoot and Proc are where those file systems are mounted; empty
 	// means /sys, /dev and /proc.
 	Sysfs, DevRoot, Proc string
@@ -38,6 +49,13 @@ func (o KernelOptions) withDefaults() KernelOptions {
 	}
 	o.sys = beneath(o.sys)
 	return o
+}
+
+func (o KernelOptions) log() *slog.Logger {
+	if o.Logger == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return o.Logger
 }
 
 // devicePath is the sysfs folder of a function.
@@ -75,10 +93,25 @@ func (o KernelOptions) driverOf(bdf string) string {
 	return filepath.Base(link)
 }
 
-// groupOf is the number of the function's IOMMU group.
-func (o KernelOptions) groupOf(bdf string) (int, error) {
-	fail := func(err error, remedy string) (int, error) {
-		return 0, &Error{Op: "find IOMMU group", Target: bdf, Err: err, Remedy: remedy}
+// iommuGroup is the IOMMU group of a function. A function that no IOMMU guards is
+// in a group too while it is bound to vfio-pci in the kernel's no-IOMMU mode.
+type iommuGroup struct {
+	number  int
+	noIOMMU bool
+}
+
+// node is the name of the group's file under /dev/vfio.
+func (g iommuGroup) node() string {
+	if g.noIOMMU {
+		return fmt.Sprintf("noiommu-%d", g.number)
+	}
+	return strconv.Itoa(g.number)
+}
+
+// groupOf finds the function's IOMMU group.
+func (o KernelOptions) groupOf(bdf string) (iommuGroup, error) {
+	fail := func(err error, remedy string) (iommuGroup, error) {
+		return iommuGroup{}, &Error{Op: "find IOMMU group", Target: bdf, Err: err, Remedy: remedy}
 	}
 	if _, err := os.Stat(o.devicePath(bdf)); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -88,8 +121,7 @@ func (o KernelOptions) groupOf(bdf string) (int, error) {
 	}
 	link, err := os.Readlink(filepath.Join(o.devicePath(bdf), "iommu_group"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return fail(fmt.Errorf("%w: the function is in no IOMMU group", ErrNoIOMMU),
-			"turn on VT-d or AMD-Vi in the firmware setup and boot with intel_iommu=on (Intel)")
+		return iommuGroup{}, o.noGroup(bdf)
 	}
 	if err != nil {
 		return fail(err, "")
@@ -98,26 +130,85 @@ func (o KernelOptions) groupOf(bdf string) (int, error) {
 	if err != nil {
 		return fail(fmt.Errorf("group link %q: %w", link, ErrNotFound), "")
 	}
-	return n, nil
+	// Linux vfio/group.c gives its stand-ins for a group this name.
+	name, err := os.ReadFile(filepath.Join(o.devicePath(bdf), "iommu_group", "name"))
+	return iommuGroup{number: n, noIOMMU: err == nil && strings.TrimSpace(string(name)) == "vfio-noiommu"}, nil
+}
+
+// cdevOf is the path of the function's own file, which kernels with
+// VFIO_DEVICE_CDEV have for functions that an IOMMU guards. The folder vfio-dev is
+// there without it; then no device number is in it.
+func (o KernelOptions) cdevOf(bdf string) (string, error) {
+	dir := filepath.Join(o.devicePath(bdf), "vfio-dev")
+	list, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	for _, e := range list {
+		if _, err := os.Stat(filepath.Join(dir, e.Name(), "dev")); err == nil {
+			return filepath.Join(o.DevRoot, "vfio/devices", e.Name()), nil
+		}
+	}
+	return "", fs.ErrNotExist
 }
 
 // blockers names the functions of a group that keep it from user space: those
 // with a driver that does DMA for the host.
 func (o KernelOptions) blockers(bdf string) []string {
-	dir := filepath.Join(o.devicePath(bdf), "iommu_group", "devices")
-	list, err := os.ReadDir(dir)
-	if err != nil {
-		return nil
-	}
 	var out []string
-	for _, e := range list {
-		driver := o.driverOf(e.Name())
+	for _, name := range o.members(bdf) {
+		driver := o.driverOf(name)
 		// The kernel itself allows these (vfio.c, vfio_driver_allowed): stubs, and
 		// bridges, whose driver does no DMA.
 		if driver == "" || strings.HasPrefix(driver, "vfio") || slices.Contains([]string{"pci-stub", "pcieport"}, driver) {
 			continue
 		}
-		out = append(out, fmt.Sprintf("%s (%s)", e.Name(), driver))
+		out = append(out, fmt.Sprintf("%s (%s)", name, driver))
+	}
+	return out
+}
+
+// members are the functions of a function's IOMMU group, itself among them.
+func (o KernelOptions) members(bdf string) []string {
+	list, err := os.ReadDir(filepath.Join(o.devicePath(bdf), "iommu_group", "devices"))
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, e := range list {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+// reservedDirect tells whether the platform keeps memory for DMA of a function of
+// the group that must go on whoever drives it.
+func (o KernelOptions) reservedDirect(bdf string) bool {
+	b, err := os.ReadFile(filepath.Join(o.devicePath(bdf), "iommu_group", "reserved_regions"))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) == 3 && f[2] == "direct" {
+			return true
+		}
+	}
+	return false
+}
+
+// groupOpeners names the processes that have the file of a function's group open,
+// or that of a function in it.
+func (o KernelOptions) groupOpeners(bdf string) []string {
+	var out []string
+	if g, err := o.groupOf(bdf); err == nil {
+		out = o.openers(filepath.Join(o.DevRoot, "vfio", g.node()))
+	}
+	for _, name := range o.members(bdf) {
+		if path, err := o.cdevOf(name); err == nil {
+			for _, who := range o.openers(path) {
+				out = append(out, who+" with "+name)
+			}
+		}
 	}
 	return out
 }

@@ -61,16 +61,30 @@ func vmLocked() (uint64, error) {
 	return parseVmLck(string(b))
 }
 
-func parseVmLck(status string) (uint64, error) {
+// vmPinned reads VmPin: what iommufd has pinned of this process. The kernel's own
+// count is per user and cannot be read; this is the least it can be (Linux
+// iommufd/pages.c).
+func vmPinned() (uint64, error) {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, err
+	}
+	return parseStatus(string(b), "VmPin:")
+}
+
+func parseVmLck(status string) (uint64, error) { return parseStatus(status, "VmLck:") }
+
+// parseStatus reads a line of a process status that counts kB.
+func parseStatus(status, name string) (uint64, error) {
 	for line := range strings.Lines(status) {
-		rest, ok := strings.CutPrefix(line, "VmLck:")
+		rest, ok := strings.CutPrefix(line, name)
 		if !ok {
 			continue
 		}
 		kb, err := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
 		return kb * 1024, err
 	}
-	return 0, fmt.Errorf("VmLck in process status: %w", ErrNotFound)
+	return 0, fmt.Errorf("%s in process status: %w", strings.TrimSuffix(name, ":"), ErrNotFound)
 }
 
 func hasIPCLock() bool {

@@ -11,7 +11,7 @@ import (
 
 // slab is one mapping: memory of the host at consecutive bus addresses.
 type slab struct {
-	arena    *hostmem.Arena
+	arena    Backing
 	iova     uint64
 	size     uint64
 	align    uint64          // of iova: offsets in the slab cannot be aligned better on the bus
@@ -88,24 +88,17 @@ func (s *AddressSpace) newSlab(size, align uint64, readOnly bool) (_ *slab, err 
 	// that the IOMMU needs one entry where it needed 512. A smaller one is aligned
 	// to its size, for whatever buffers will be cut out of it.
 	at := max(align, s.page, min(uint64(1)<<bits.Len64(size-1), hugePage))
-	s.mu.Lock()
-	addr, err := s.iova.Alloc(size, at)
-	s.mu.Unlock()
-	if err != nil {
-		return nil, &Error{Op: fmt.Sprintf("find %d bytes of bus addresses", size), Err: ErrNoSpace,
-			Remedy: "free DMA memory, or use fewer devices in this address space"}
+	sl := &slab{size: size, readOnly: readOnly}
+	if s.limits.Physical {
+		sl.arena, sl.iova, err = supply(s.m, int(size))
+		if err != nil {
+			return nil, err
+		}
+	} else if err := s.fill(sl, at); err != nil {
+		return nil, err
 	}
-	sl := &slab{iova: addr, size: size, align: uint64(1) << bits.TrailingZeros64(addr), readOnly: readOnly}
-	if s.opt.Memory == MemoryHeap {
-		sl.arena, err = hostmem.Heap(int(size))
-	} else {
-		sl.arena, err = hostmem.MemFD("mlxvfio-dma", int(size))
-	}
-	if err != nil {
-		s.giveIOVA(sl)
-		return nil, &Error{Op: "allocate DMA memory", Err: fmt.Errorf("%w: %w", ErrNoSpace, err), Remedy: "free memory or raise the memory limit of this process"}
-	}
-	if err = s.m.Map(Mapping{IOVA: addr, Bytes: sl.arena.Bytes(), FD: sl.arena.FD(), ReadOnly: readOnly}); err != nil {
+	sl.align = uint64(1) << bits.TrailingZeros64(sl.iova)
+	if err = s.m.Map(Mapping{IOVA: sl.iova, Bytes: sl.arena.Bytes(), FD: sl.arena.FD(), ReadOnly: readOnly}); err != nil {
 		s.giveIOVA(sl)
 		return nil, errors.Join(err, sl.arena.Close())
 	}
@@ -117,10 +110,37 @@ func (s *AddressSpace) newSlab(size, align uint64, readOnly bool) (_ *slab, err 
 	return sl, nil
 }
 
+// fill gives a slab a bus address, a multiple of at, and memory.
+func (s *AddressSpace) fill(sl *slab, at uint64) error {
+	s.mu.Lock()
+	addr, err := s.iova.Alloc(sl.size, at)
+	s.mu.Unlock()
+	if err != nil {
+		return &Error{Op: fmt.Sprintf("find %d bytes of bus addresses", sl.size), Err: ErrNoSpace,
+			Remedy: "free DMA memory, or use fewer devices in this address space"}
+	}
+	sl.iova = addr
+	var a *hostmem.Arena
+	if s.opt.Memory == MemoryHeap {
+		a, err = hostmem.Heap(int(sl.size))
+	} else {
+		a, err = hostmem.MemFD("mlxvfio-dma", int(sl.size))
+	}
+	if err != nil {
+		s.giveIOVA(sl)
+		return &Error{Op: "allocate DMA memory", Err: fmt.Errorf("%w: %w", ErrNoSpace, err), Remedy: "free memory or raise the memory limit of this process"}
+	}
+	sl.arena = a
+	return nil
+}
+
 func (s *AddressSpace) giveIOVA(sl *slab) {
+	if s.limits.Physical {
+		return // it was the memory's own
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// It was allocated by newSlab: giving it back cannot fail.
+	// It was allocated by fill: giving it back cannot fail.
 	_ = s.iova.Free(sl.iova, sl.size)
 }
 

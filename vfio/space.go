@@ -31,7 +31,7 @@ type SpaceOptions struct {
 	Memory MemoryKind
 	// SlabMin is the size of the first slab and SlabMax the size where doubling
 	// ends, in bytes; 0 means 2 MiB and 64 MiB. Rounded up to the smallest page
-	// of the Mapper.
+	// of the Mapper. On a PhysicalMapper each slab is one page.
 	SlabMin, SlabMax int
 }
 
@@ -65,7 +65,9 @@ const granule = 64
 // AddressSpace is one I/O address space with the DMA memory in it. Devices that
 // share the Mapper may share it. Memory comes from slabs of 2, 4, 8 … MiB, each
 // one mapping, so that a bring-up costs few of them; buffers are cut out of the
-// slabs. It is safe for concurrent use.
+// slabs. On a PhysicalMapper slabs lie where the Mapper has memory; elsewhere they
+// are memory of this process at bus addresses that the space gives out. It is safe
+// for concurrent use.
 type AddressSpace struct {
 	m      Mapper
 	limits DMALimits
@@ -106,9 +108,13 @@ func newSpace(m Mapper, limits DMALimits, o SpaceOptions) (*AddressSpace, error)
 	}
 	if o.Memory == MemoryAuto {
 		s.opt.Memory = MemoryMemFD
-		if raceEnabled && !limits.NeedsFile && !limits.Pinned {
+		if raceEnabled && !limits.NeedsFile && !limits.Pinned && !limits.Physical {
 			s.opt.Memory = MemoryHeap
 		}
+	}
+	if s.opt.Memory == MemoryHeap && limits.Physical {
+		return nil, &Error{Op: "make address space", Err: fmt.Errorf("%w: heap memory has no bus address that stays", ErrNotSupported),
+			Remedy: "leave the kind of memory out"}
 	}
 	if s.opt.Memory == MemoryHeap && limits.NeedsFile {
 		return nil, &Error{Op: "make address space", Err: fmt.Errorf("%w: this transport maps only memory with a file", ErrNotSupported),
@@ -119,6 +125,13 @@ func newSpace(m Mapper, limits DMALimits, o SpaceOptions) (*AddressSpace, error)
 	}
 	if s.opt.SlabMax <= 0 {
 		s.opt.SlabMax = 64 << 20
+	}
+	if limits.Physical {
+		// More than one page in one piece is luck: only a buffer that needs it asks.
+		s.opt.SlabMin, s.opt.SlabMax = int(s.page), int(s.page)
+	}
+	if limits.PinnedByUser {
+		s.lock.locked = vmPinned
 	}
 	s.opt.SlabMin = int(roundUp(uint64(s.opt.SlabMin), s.page))
 	s.opt.SlabMax = int(roundUp(uint64(max(s.opt.SlabMax, s.opt.SlabMin)), s.page))

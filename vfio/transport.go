@@ -112,8 +112,33 @@ type DMALimits struct {
 	MaxMappings uint32
 	// NeedsFile says that mappings without a file are refused.
 	NeedsFile bool
-	// Pinned says that mapped memory counts against RLIMIT_MEMLOCK.
-	Pinned bool
+	// Pinned says that mapped memory counts against RLIMIT_MEMLOCK; PinnedByUser
+	// that the kernel adds up what all processes of the user pin, and not what this
+	// process does.
+	Pinned       bool
+	PinnedByUser bool
+	// Physical says that nothing translates: the bus address of memory is its
+	// physical address, and nothing keeps a device from any memory, read-only
+	// mappings included. The Mapper is a PhysicalMapper.
+	Physical bool
+}
+
+// PhysicalMapper is a Mapper of devices that no IOMMU guards. Memory is where it
+// is, so it comes from the Mapper, and only such memory can be mapped, at its own
+// address.
+type PhysicalMapper interface {
+	Mapper
+	// Supply makes size bytes of zeroed memory, a multiple of the smallest page, at
+	// consecutive bus addresses from iova on, which do not change. Close it after
+	// unmapping. ErrNoSpace: there is not that much, or not in one piece.
+	Supply(size int) (b Backing, iova uint64, err error)
+}
+
+// Backing is memory with one owner: FD is the file behind Bytes, −1 for none.
+type Backing interface {
+	Bytes() []byte
+	FD() int
+	Close() error
 }
 
 // DeviceInfo describes an opened function.

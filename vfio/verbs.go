@@ -1,5 +1,7 @@
 package vfio
 
+import "fmt"
+
 // Verb names a call of Transport or Mapper, for decorators.
 type Verb string
 
@@ -153,4 +155,17 @@ func (h *hookedMapper) Limits() (l DMALimits, err error) {
 		return DMALimits{}, err
 	}
 	return l, nil
+}
+
+// Supply implements PhysicalMapper over what is beneath, if it does. It is no verb
+// of the device: nothing is around it.
+func (h *hookedMapper) Supply(size int) (Backing, uint64, error) { return supply(h.m, size) }
+
+// supply asks a Mapper for memory.
+func supply(m Mapper, size int) (Backing, uint64, error) {
+	p, ok := m.(PhysicalMapper)
+	if !ok {
+		return nil, 0, &Error{Op: "allocate DMA memory", Err: fmt.Errorf("%w: this transport has no memory of its own", ErrNotSupported)}
+	}
+	return p.Supply(size)
 }

@@ -28,13 +28,21 @@ type Arena struct {
 	b    []byte
 	fd   int // −1: Go heap
 	huge bool
+	// shuffled: the pages of b are not those of the file in order.
+	shuffled bool
 }
 
 // Bytes is the memory, zero at first. It is valid until Close.
 func (a *Arena) Bytes() []byte { return a.b }
 
-// FD is the memfd behind Bytes, from its offset 0; −1 for the Go heap.
-func (a *Arena) FD() int { return a.fd }
+// FD is the memfd behind Bytes, from its offset 0; −1 for the Go heap, and for
+// memory whose pages are in another order than in their file.
+func (a *Arena) FD() int {
+	if a.shuffled {
+		return -1
+	}
+	return a.fd
+}
 
 // Huge tells whether the arena is made of reserved huge pages.
 func (a *Arena) Huge() bool { return a.huge }

@@ -1,7 +1,7 @@
 // Package vfioabi holds the kernel's VFIO user interface: ioctl numbers, flags
-// and structures of linux/vfio.h, names verbatim so that they can be found
-// there. Structures end before their variable part; capability chains are read
-// with Caps. No I/O.
+// and structures of linux/vfio.h and linux/iommufd.h, names verbatim so that they
+// can be found there. Structures end before their variable part; capability
+// chains are read with Caps. No I/O.
 package vfioabi
 
 import (
@@ -50,11 +50,13 @@ const (
 )
 
 // What Group_id of vfio_pci_dependent_device is where the function was opened
-// through an iommufd (headers from Linux 6.6 on): a device id, −1 for a function
-// that the iommufd does not own.
+// through an iommufd (headers from Linux 6.6 on): a device id, 0 for a function
+// without one in a group that the iommufd owns, −1 for one that it does not own.
 const (
-	VFIO_PCI_HOT_RESET_FLAG_DEV_ID = 1 << 0
-	VFIO_PCI_DEVID_NOT_OWNED       = -1
+	VFIO_PCI_HOT_RESET_FLAG_DEV_ID       = 1 << 0
+	VFIO_PCI_HOT_RESET_FLAG_DEV_ID_OWNED = 1 << 1 // each of them
+	VFIO_PCI_DEVID_OWNED                 = 0
+	VFIO_PCI_DEVID_NOT_OWNED             = -1
 )
 
 // VFIO_GROUP_FLAGS of vfio_group_status.
