@@ -165,7 +165,7 @@ func (a *IOAS) Unmap(iova, size uint64) error {
 	x := abi.Iommu_ioas_unmap{Size: abi.SizeIommu_ioas_unmap, Ioas_id: a.id, Iova: iova, Length: size}
 	if _, err := a.o.sys.ioctl(a.fd, abi.IOMMU_IOAS_UNMAP, unsafe.Pointer(&x)); err != nil {
 		if errors.Is(err, unix.ENOENT) {
-			err = fmt.Errorf("%w: %w", ErrNotFound, err)
+			return a.fail(op, fmt.Errorf("%w: the kernel knows no such mapping: %w", ErrNotFound, err), "close the I/O address space: what is mapped goes with it")
 		}
 		return a.fail(op, err, "")
 	}
