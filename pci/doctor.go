@@ -92,12 +92,16 @@ func diagnose(f *Function, h *host) *Diagnosis {
 		d.res.Way = d.way
 		d.config()
 		d.power()
+		d.link()
+		d.payload()
+		d.resets()
 		d.bars()
 		d.iommu()
 		d.backend()
 		d.unguarded()
 		d.group()
 		d.reserved()
+		d.width()
 		d.remapping()
 		d.modules()
 		d.journal()
@@ -121,6 +125,7 @@ type doctor struct {
 	b   BDF
 	dir string // the function's sysfs folder
 	way Way
+	cfg *Config // nil when the configuration space was not read
 	res *Diagnosis
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/bits"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -33,6 +34,9 @@ func (d *doctor) config() {
 		return
 	}
 	c, err := ParseConfig(data)
+	if err == nil {
+		d.cfg = c
+	}
 	switch {
 	case err != nil:
 		d.found(BadConfig, "lspci -xxxx -s "+d.b.String(), "%s: %v", name, err)
@@ -40,6 +44,51 @@ func (d *doctor) config() {
 		d.unseen("capabilities in %s: run as root", name)
 	case c.MSIX == nil:
 		d.found(NoMSIX, "mlxvfio selftest "+d.b.String()+" --polled", "%s: %d capabilities, none with id 0x%02x", name, len(c.Caps), CapMSIX)
+	}
+}
+
+// link: a slower or narrower link opens all the same.
+func (d *doctor) link() {
+	if l := d.f.Link; l.Degraded() {
+		d.found(LinkDegraded, "lspci -vv -s "+d.b.String()+" | grep Lnk  # the slot, the riser or the seat of the card",
+			"%s and current_link_width: %s x%d of %s x%d", d.attr("current_link_speed"), l.CurrentSpeed, l.CurrentWidth, l.MaxSpeed, l.MaxWidth)
+	}
+}
+
+// payload compares what the function may send in one packet with what the port
+// above takes (DevCtl, Max_Payload_Size). The kernel keeps them in step; a
+// hypervisor that passes a function through, or a reset, may not.
+func (d *doctor) payload() {
+	if d.cfg == nil || d.cfg.PCIe == nil {
+		return
+	}
+	link, err := d.o.FS.Readlink(d.dir)
+	if err != nil {
+		return
+	}
+	port, err := ParseBDF(filepath.Base(filepath.Dir(link)))
+	if err != nil {
+		return // on a root bus
+	}
+	name := filepath.Join(d.o.deviceDir(port), "config")
+	data, err := d.o.FS.ReadFile(name)
+	if err != nil {
+		return
+	}
+	up, err := ParseConfig(data)
+	if err != nil || up.PCIe == nil || d.cfg.PCIe.MaxPayload <= up.PCIe.MaxPayload || up.PCIe.MaxPayload < 128 {
+		return
+	}
+	d.found(PayloadSize, fmt.Sprintf("setpci -s %s CAP_EXP+8.w=%x:e0", d.b, bits.Len(uint(up.PCIe.MaxPayload)/256)<<5),
+		"%s: up to %d bytes a packet, %s: %d", d.attr("config"), d.cfg.PCIe.MaxPayload, name, up.PCIe.MaxPayload)
+}
+
+// resets: the attribute is there and empty where nothing can reset the function,
+// or where somebody switched it off.
+func (d *doctor) resets() {
+	name := d.attr("reset_method")
+	if data, err := d.o.FS.ReadFile(name); err == nil && strings.TrimSpace(string(data)) == "" {
+		d.found(NoReset, "echo default > "+name, "%s is empty", name)
 	}
 }
 

@@ -71,6 +71,17 @@ func (h *host) virtual() (bool, string) {
 	return false, ""
 }
 
+// container: the root of this process is put together from layers.
+func (h *host) container() bool {
+	for line := range strings.Lines(h.proc("self/mountinfo")) {
+		before, after, ok := strings.Cut(line, " - ") // Linux proc_pid_mountinfo(5)
+		if f := strings.Fields(before); ok && len(f) > 4 && f[4] == "/" {
+			return strings.HasPrefix(after, "overlay ") || strings.HasPrefix(after, "fuse-overlayfs ") || strings.HasPrefix(after, "fuse.fuse-overlayfs ")
+		}
+	}
+	return false
+}
+
 // notRemapped: there is an IO-APIC, and it is not behind a remapping unit.
 func (h *host) notRemapped() bool {
 	t := h.proc("interrupts")

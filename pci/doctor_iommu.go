@@ -3,6 +3,7 @@ package pci
 import (
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
@@ -157,6 +158,20 @@ func (d *doctor) reserved() {
 	}
 	if len(other) > 0 {
 		d.found(ReservedOther, "cat "+path, "%s: %s", path, strings.Join(other, ", "))
+	}
+}
+
+// width: VT-d tells how many bits of an address it translates (capability
+// register, bits 21:16). Emulated units are often narrow.
+func (d *doctor) width() {
+	name := d.attr("iommu/intel-iommu/cap")
+	data, err := d.o.FS.ReadFile(name)
+	if err != nil {
+		return
+	}
+	v, err := strconv.ParseUint(strings.TrimSpace(string(data)), 16, 64)
+	if n := v>>16&0x3f + 1; err == nil && n < 48 {
+		d.found(NarrowIOMMU, "cat "+name, "%s is %x: addresses of %d bits", name, v, n)
 	}
 }
 

@@ -12,6 +12,9 @@ import (
 // are looked at, not opened: the kernel gives a group to one opener only, and a
 // look must not be in anybody's way.
 func (d *doctor) nodes() {
+	if d.f.VFIO != nil && d.h.container() {
+		d.unseen("device rules of this container: a node that shows may be refused all the same; docker run --device passes it in")
+	}
 	if d.has(BackendAbsent) {
 		return
 	}
@@ -193,8 +196,8 @@ func (d *doctor) holders() {
 	}
 	if d.f.IOMMU != nil {
 		for _, m := range d.f.IOMMU.Siblings(d.b) {
-			for _, h := range byNode[m.VFIOCdev] {
-				if m.VFIOCdev == "" || slices.ContainsFunc(hs, func(x Holder) bool { return x.PID == h.PID }) {
+			for _, h := range slices.Concat(byNode[m.VFIOCdev], byNode[m.BDF.String()]) {
+				if slices.ContainsFunc(hs, func(x Holder) bool { return x.PID == h.PID }) {
 					continue
 				}
 				hs = append(hs, h)

@@ -18,6 +18,9 @@ const (
 	StuckPower    FindingID = "stuck-power"
 	Asleep        FindingID = "asleep"
 	NoBAR         FindingID = "bar-unassigned"
+	LinkDegraded  FindingID = "link-degraded"
+	PayloadSize   FindingID = "payload-size"
+	NoReset       FindingID = "no-reset"
 
 	NoIOMMU         FindingID = "no-iommu"
 	NoIOMMUMode     FindingID = "noiommu-mode"
@@ -26,6 +29,7 @@ const (
 	GroupShared     FindingID = "group-shared"
 	ReservedDirect  FindingID = "reserved-direct"
 	ReservedOther   FindingID = "reserved-regions"
+	NarrowIOMMU     FindingID = "narrow-iommu"
 	NoRemapping     FindingID = "no-interrupt-remapping"
 	UnsafeRemapping FindingID = "unsafe-interrupts"
 	VirtioIOMMU     FindingID = "virtio-iommu"
@@ -117,6 +121,12 @@ var findings = []FindingInfo{
 		Why: "its registers cannot be reached, and nothing is going to wake it"},
 	{ID: Asleep, Severity: Note, Title: "the function sleeps",
 		Why: "the kernel suspends an idle function; an open wakes it, and until then its BARs read nothing"},
+	{ID: LinkDegraded, Severity: Note, Title: "the link is slower or narrower than the function",
+		Why: "everything works, and transfers take longer"},
+	{ID: PayloadSize, Severity: Warning, Title: "the function sends larger packets than the port above takes",
+		Why: "the port answers a packet that is too large with an error, at the first DMA that is long enough; then the device looks dead"},
+	{ID: NoReset, Severity: Warning, Title: "the kernel has no way to reset the function",
+		Why: "what the last user left, an open then finds; and a device that is stuck cannot be recovered"},
 	{ID: NoBAR, Severity: Blocks, Need: "an address for BAR 0", Title: "BAR 0 has no address",
 		Why: "the initialization segment and the doorbells are in BAR 0"},
 	{ID: NoIOMMU, Severity: Blocks, Need: "an IOMMU", Title: "the function is in no IOMMU group",
@@ -133,6 +143,8 @@ var findings = []FindingInfo{
 		Why: "the platform's firmware wants DMA of this function mapped one to one; the kernel then refuses it to user space"},
 	{ID: ReservedOther, Severity: Note, Title: "reserved ranges of I/O addresses",
 		Why: "DMA memory is never mapped there; the driver's allocator leaves them out"},
+	{ID: NarrowIOMMU, Severity: Note, Title: "the IOMMU translates fewer than 48 bits of an address",
+		Why: "emulated units have 39 often; the driver's allocator takes what the kernel offers, programs that choose addresses by themselves fail with EINVAL"},
 	{ID: NoRemapping, Severity: Blocks, Machine: true, Need: "interrupt remapping", Title: "interrupts are not remapped",
 		Why: "a device could forge interrupts with plain writes; VFIO refuses with EPERM: type1 when the group gets its IOMMU (VFIO_SET_IOMMU), iommufd when the function is bound to it (VFIO_DEVICE_BIND_IOMMUFD)"},
 	{ID: UnsafeRemapping, Severity: Warning, Machine: true, Title: "interrupts are not remapped, and that is allowed",

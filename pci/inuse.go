@@ -190,7 +190,8 @@ func ipv6Route(f []string) (dev, route string, ok bool) {
 	return f[9], fmt.Sprintf("%s/%d", a.String(), plen), true
 }
 
-// Holder is a process that has a VFIO device node open.
+// Holder is a process that has a VFIO device node open. Node is that node, or the
+// address of a function whose group the process has open no more.
 type Holder struct {
 	PID  int    `json:"pid"`
 	Comm string `json:"comm"`
@@ -210,17 +211,62 @@ func (f *Function) Holders(opt Options) []Holder {
 
 // holdersIn picks the function's holders, one entry a process.
 func (f *Function) holdersIn(byNode map[string][]Holder) []Holder {
-	out := slices.Clone(byNode[f.VFIONode])
-	for _, h := range byNode[f.VFIOCdev] {
-		if !slices.ContainsFunc(out, func(x Holder) bool { return x.PID == h.PID }) {
-			out = append(out, h)
+	var out []Holder
+	for _, node := range []string{f.VFIONode, f.VFIOCdev, f.BDF.String()} {
+		for _, h := range byNode[node] {
+			if node != "" && !slices.ContainsFunc(out, func(x Holder) bool { return x.PID == h.PID }) {
+				out = append(out, h)
+			}
 		}
 	}
 	return out
 }
 
-// holdersByNode finds every process that has a file below /dev/vfio open, and
-// how many processes did not let us look.
+func validBDF(s string) bool {
+	_, err := ParseBDF(s)
+	return err == nil
+}
+
+// Users says in a few words who can use the function as it is.
+func (f *Function) Users() string {
+	b := f.BDF.String()
+	switch {
+	case f.ID.Kind != KindHCA:
+		return ""
+	case IsVFIO(f.Driver):
+		return "programs that use VFIO; the kernel's network and RDMA, and DPDK's mlx5 driver, see it again after mlxvfio unbind " + b
+	case f.Driver == "mlx5_core":
+		return "the kernel's network and RDMA, rdma-core and DPDK's mlx5 driver; programs that use VFIO after mlxvfio bind " + b
+	case f.Driver == "":
+		return "nobody, until a driver has it"
+	}
+	return "whoever uses the driver " + f.Driver
+}
+
+// vfioDevice is how /proc names the file that the kernel gives for a function of
+// an open group. Which function shows in fdinfo, on Linux 6.18 and later. Such a
+// file keeps the group open when the process has closed the group's own.
+const vfioDevice = "anon_inode:[vfio-device]"
+
+// deviceOf reads which function such a file is of, "" when the kernel does not
+// say; the answer stands for a node in a table of holders.
+func deviceOf(o Options, fdinfo string) string {
+	data, err := o.FS.ReadFile(fdinfo)
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(data)) {
+		if path, ok := strings.CutPrefix(line, "vfio-device-syspath:"); ok {
+			if b, err := ParseBDF(filepath.Base(strings.TrimSpace(path))); err == nil {
+				return b.String()
+			}
+		}
+	}
+	return ""
+}
+
+// holdersByNode finds every process that has a file below /dev/vfio open, or a
+// function whose group it has closed, and how many processes did not let us look.
 func holdersByNode(o Options) (byNode map[string][]Holder, hidden int) {
 	byNode = map[string][]Holder{}
 	procs, err := o.FS.ReadDir(o.ProcRoot)
@@ -243,7 +289,10 @@ func holdersByNode(o Options) (byNode map[string][]Holder, hidden int) {
 		seen := map[string]bool{}
 		for _, fd := range fds {
 			target, err := o.FS.Readlink(filepath.Join(dir, "fd", fd.Name()))
-			if err != nil || !strings.HasPrefix(target, "/dev/vfio/") || seen[target] {
+			if target == vfioDevice {
+				target = deviceOf(o, filepath.Join(dir, "fdinfo", fd.Name()))
+			}
+			if err != nil || target == "" || !strings.HasPrefix(target, "/dev/vfio/") && !validBDF(target) || seen[target] {
 				continue
 			}
 			seen[target] = true

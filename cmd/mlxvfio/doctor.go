@@ -65,7 +65,7 @@ func (a *app) doctor(ctx context.Context, args []string, all bool, o pci.Options
 	r := &doctorResult{Ready: listErr == nil, Functions: []examined{}}
 	for _, d := range ds {
 		x := examined{BDF: d.Function.BDF, Name: d.Function.ID.Name, Driver: d.Function.Driver, Ready: d.Ready(), Verdict: d.Verdict(),
-			Backend: d.Way.Backend, BackendReason: d.Way.Reason, Findings: d.Findings, Unseen: d.Unseen}
+			Backend: d.Way.Backend, BackendReason: d.Way.Reason, Users: d.Function.Users(), Findings: d.Findings, Unseen: d.Unseen}
 		r.Ready = r.Ready && x.Ready
 		r.Functions = append(r.Functions, x)
 	}
@@ -112,6 +112,7 @@ type examined struct {
 	// Backend is how an open goes, or would go when nothing blocks it; "" is not.
 	Backend       string        `json:"backend"`
 	BackendReason string        `json:"backend_reason,omitempty"`
+	Users         string        `json:"users,omitempty"` // who can use it as it is
 	Findings      []pci.Finding `json:"findings"`
 	Unseen        []string      `json:"unseen,omitempty"`
 }
@@ -145,6 +146,9 @@ func (r *doctorResult) text(w io.Writer) {
 		fmt.Fprintf(w, "%s %s: %s\n", f.BDF, f.Name, f.Verdict)
 		if f.BackendReason != "" {
 			fmt.Fprintf(w, "  way      %s: %s\n", orNone(f.Backend), f.BackendReason)
+		}
+		if f.Users != "" {
+			fmt.Fprintf(w, "  users    %s\n", f.Users)
 		}
 		writeFindings(w, slices.DeleteFunc(slices.Clone(f.Findings), func(x pci.Finding) bool { return x.Machine }))
 	}

@@ -15,7 +15,8 @@ func TestDoctor(t *testing.T) {
 	require.Equal(t, exitFailed, o.code, o.err)
 	require.Equal(t, "mlxvfio: 0000:3b:00.0: doctor: cannot be opened: needs bind; try: mlxvfio bind 0000:3b:00.0\n", o.err)
 	require.Contains(t, o.out, "this machine\n  note     lockdown: ")
-	require.Contains(t, o.out, "\n0000:3b:00.0 ConnectX-5: needs bind\n  way      type1: "+m.Path("proc/devices")+" has vfio and no vfio-dev\n  blocks   not-bound: "+m.Path("sys/bus/pci/devices/0000:3b:00.0/driver")+" is mlx5_core\n"+
+	require.Contains(t, o.out, "\n0000:3b:00.0 ConnectX-5: needs bind\n  way      type1: "+m.Path("proc/devices")+" has vfio and no vfio-dev\n"+
+		"  users    the kernel's network and RDMA, rdma-core and DPDK's mlx5 driver; programs that use VFIO after mlxvfio bind 0000:3b:00.0\n  blocks   not-bound: "+m.Path("sys/bus/pci/devices/0000:3b:00.0/driver")+" is mlx5_core\n"+
 		"           why: user space can open only what a VFIO driver has\n           try: mlxvfio bind 0000:3b:00.0\n")
 
 	got := decodeOne(t, "doctor/1", cliOn(t, where, "doctor", testBDF, "--json").out)

@@ -87,6 +87,24 @@ func noMSIX() []byte {
 	return c
 }
 
+// payload is a configuration space with a value of DevCtl.
+func payload(devctl uint16) []byte {
+	c := ConfigSpace()
+	c[0x68], c[0x69] = byte(devctl), byte(devctl>>8)
+	return c
+}
+
+const upstream = "0000:3a:00.0"
+
+// port is a port above with a value of DevCtl.
+func port(devctl uint16) func(*Tree) {
+	return func(t *Tree) {
+		t.Add(Spec{BDF: upstream, Vendor: 0x8086, Device: 0x2030, Class: 0x060400, Driver: "pcieport", Config: payload(devctl)})
+	}
+}
+
+func under(s *Spec) { s.Bridge = upstream }
+
 func ones() []byte { return slices.Repeat([]byte{0xff}, 4096) }
 
 func journalOf(driver string) string {
@@ -124,6 +142,17 @@ var cases = []Case{
 	{Name: "asleep without power", spec: func(s *Spec) {
 		s.Attrs, s.Config = map[string]string{"power_state": "D3cold\n"}, ones()
 	}, tree: with(patient+"/power/runtime_status", "suspended\n"), Want: []pci.FindingID{pci.Asleep}, Seen: "D3cold", Verdict: "ready", Unseen: "would wake"},
+	{Name: "narrow link", spec: attr("current_link_width", "4\n"), Want: []pci.FindingID{pci.LinkDegraded},
+		Seen: "8.0 GT/s PCIe x4 of 8.0 GT/s PCIe x16", Remedy: "lspci -vv -s " + Patient, Verdict: "ready"},
+	{Name: "large packets", kernel: port(0x2816), spec: under, Want: []pci.FindingID{pci.PayloadSize},
+		Seen: "$/" + patient + "/config: up to 256 bytes a packet, $/sys/bus/pci/devices/0000:3a:00.0/config: 128", Remedy: "setpci -s " + Patient + " CAP_EXP+8.w=0:e0", Verdict: "ready"},
+	{Name: "equal packets", kernel: port(0x2836), spec: under, Verdict: "ready"},
+	{Name: "smaller packets", kernel: port(0x2856), spec: under, Verdict: "ready"},
+	{Name: "packets of larger function", kernel: port(0x2836), spec: func(s *Spec) { under(s); s.Config = payload(0x2956) }, Want: []pci.FindingID{pci.PayloadSize},
+		Seen: "up to 512 bytes", Remedy: "CAP_EXP+8.w=20:e0", Verdict: "ready"},
+	{Name: "no reset", spec: attr("reset_method", "\n"), Want: []pci.FindingID{pci.NoReset},
+		Seen: "$/" + patient + "/reset_method is empty", Remedy: "echo default > $/" + patient + "/reset_method", Verdict: "ready"},
+	{Name: "kernel without reset methods", tree: gone(patient + "/reset_method"), Verdict: "ready"},
 	{Name: "BAR without address", spec: func(s *Spec) { s.Resource = "0x0 0x1ffffff 0x14220c\n" }, Want: []pci.FindingID{pci.NoBAR},
 		Seen: "$/" + patient + "/resource: BAR 0 has 33554432 bytes and address 0", Remedy: "pci=realloc", Verdict: "needs an address for BAR 0"},
 	{Name: "no BAR", spec: func(s *Spec) { s.Resource = "0x0 0x0 0x0\n" }, Want: []pci.FindingID{pci.NoBAR},
@@ -162,6 +191,9 @@ var cases = []Case{
 		Seen: "$/" + regions + ": 0xe8000-0xe8fff direct", Remedy: "RMRR", Verdict: "needs no RMRR on it"},
 	{Name: "relaxable and reserved regions", tree: with(regions, "0x1000 0x1fff direct-relaxable\n0xfd00000000 0xffffffffff reserved\n"), Want: []pci.FindingID{pci.ReservedOther},
 		Seen: "0x1000-0x1fff direct-relaxable, 0xfd00000000-0xffffffffff reserved", Remedy: "cat $/" + regions, Verdict: "ready"},
+	{Name: "narrow IOMMU", tree: with(patient+"/iommu/intel-iommu/cap", "d2008c22260286\n"), Want: []pci.FindingID{pci.NarrowIOMMU},
+		Seen: "addresses of 39 bits", Remedy: "cat $/" + patient + "/iommu/intel-iommu/cap", Verdict: "ready"},
+	{Name: "wide IOMMU", tree: with(patient+"/iommu/intel-iommu/cap", "d2008c222f0686\n"), Verdict: "ready"},
 	{Name: "no remapping", tree: all(with("proc/interrupts", "  0:  7  IO-APIC 2-edge timer\n"), with("proc/cmdline", "intremap=off\n")), Want: []pci.FindingID{pci.NoRemapping},
 		Seen: "$/proc/cmdline has intremap=off", Remedy: "echo Y > $/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts", Verdict: "needs interrupt remapping"},
 	{Name: "no remapping, no module", tree: all(with("proc/interrupts", "  0:  7  IO-APIC 2-edge timer\n"), gone("sys/module/vfio_iommu_type1")),
@@ -219,6 +251,14 @@ var cases = []Case{
 	{Name: "group node denied", tree: deny("dev/vfio/31", "EACCES"), Want: []pci.FindingID{pci.NodePermission}, Seen: "permission denied", Remedy: "sudo chown", Verdict: "needs permission"},
 	{Name: "another user", tree: func(t *Tree) { t.Opens(4711, "testpmd", "/dev/vfio/31"); t.Opens(4712, "cat", "/dev/null") }, Want: []pci.FindingID{pci.Busy},
 		Seen: "process 4711 (testpmd) has /dev/vfio/31 open", Remedy: "kill 4711", Verdict: "needs its other user gone"},
+	{Name: "another user, group closed", tree: func(t *Tree) { t.OpensDevice(4711, "qemu", "/sys/devices/pci0000:3a/0000:3a:00.0/"+Patient) }, Want: []pci.FindingID{pci.Busy},
+		Seen: "process 4711 (qemu) has " + Patient + " open", Remedy: "kill 4711", Verdict: "needs its other user gone"},
+	{Name: "another user of another function", tree: func(t *Tree) {
+		t.OpensDevice(4711, "qemu", "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1")
+		t.OpensDevice(4712, "qemu", "")
+	}, Verdict: "ready"},
+	{Name: "in a container", tree: with("proc/self/mountinfo", "1 0 0:1 / / rw,relatime - overlay overlay rw\n2 1 0:2 / /proc rw - proc proc rw\n"), Verdict: "ready", Unseen: "device rules"},
+	{Name: "not in a container", tree: with("proc/self/mountinfo", "1 0 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n2 1 0:2 / /var/x rw - overlay overlay rw\n"), Verdict: "ready"},
 	{Name: "little memlock", tree: func(t *Tree) { t.Process(1000, "65536", "65536") }, Want: []pci.FindingID{pci.MemlockSmall},
 		Seen: "$/proc/self/limits: Max locked memory 65536 bytes", Remedy: "sudo prlimit --memlock=67108864:67108864 --pid $$", Verdict: "needs memlock"},
 	{Name: "little memlock, more allowed", tree: func(t *Tree) { t.Process(1000, "65536", "unlimited") }, Want: []pci.FindingID{pci.MemlockSmall},

@@ -36,6 +36,7 @@ type Spec struct {
 	Netdevs         []Netdev
 	Infiniband      []string
 	PhysFn          string // BDF of the PF
+	Bridge          string // BDF of the port above, which must have been added
 	VFs             []string
 	NumVFs, Total   int // sriov_numvfs and sriov_totalvfs, written when Total > 0
 	Config          []byte
@@ -194,6 +195,18 @@ func (t *Tree) Opens(pid int, comm, name string) {
 	t.must(os.Symlink(name, t.Path(fmt.Sprintf("proc/%d/fd/7", pid))))
 }
 
+// OpensDevice makes a process have the file of a function open, without that of
+// its group. syspath is what fdinfo says, "" for a kernel that says nothing.
+func (t *Tree) OpensDevice(pid int, comm, syspath string) {
+	t.tb.Helper()
+	t.Opens(pid, comm, "anon_inode:[vfio-device]")
+	text := "pos:\t0\nflags:\t02000002\n"
+	if syspath != "" {
+		text += "vfio-device-syspath: " + syspath + "\n"
+	}
+	t.Write(fmt.Sprintf("proc/%d/fdinfo/7", pid), text)
+}
+
 // Deny makes the kernel refuse the calling process access to a file of the
 // tree, for one of the reasons "EACCES", "EPERM" and "EROFS".
 func (t *Tree) Deny(name, errno string) { t.Write("deny/"+name, errno) }
@@ -283,6 +296,9 @@ func (t *Tree) Add(s Spec) {
 		s.Resource = "0x00000000a0000000 0x00000000a1ffffff 0x000000000014220c\n" // 32 MiB, 64-bit, prefetchable
 	}
 	folder := "sys/devices/pci" + s.BDF[:7] + "/" + s.BDF
+	if s.Bridge != "" {
+		folder = "sys/devices/pci" + s.Bridge[:7] + "/" + s.Bridge + "/" + s.BDF
+	}
 	t.Mkdir(folder)
 	t.Link(Device(s.BDF), folder)
 	dev := Device(s.BDF)
