@@ -229,7 +229,8 @@ func dyingChild(t *testing.T, root string) {
 		time.Sleep(time.Minute) // the signal arrives long before
 	}
 	o := pci.Options{SysRoot: root + "/sys", ProcRoot: root + "/proc", JournalDir: root + "/run/mlxvfio",
-		FS: &pcitest.Faults{FS: pcitest.OpenKernel(root), Mode: pcitest.Mode(mode), N: n, Die: die}}
+		UnsafeNoIOMMU: os.Getenv("PCI_TEST_KILL_UNSAFE") != "",
+		FS:            &pcitest.Faults{FS: pcitest.OpenKernel(root), Mode: pcitest.Mode(mode), N: n, Die: die}}
 	_, err = run(os.Getenv("PCI_TEST_KILL_OP"), o, bdf(t, port))
 	t.Fatalf("still alive: %v", err)
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -187,6 +189,27 @@ func TestNoIOMMUKilledAnywhere(t *testing.T) {
 	}
 	require.Equal(t, 4, torn, "journal and mark, each half written")
 	require.Greater(t, leftOn, 8, "the mode was on when the process died")
+}
+
+// With a real process, whose lock file stays: the switch does not.
+func TestNoIOMMUSIGKILL(t *testing.T) {
+	leftOn := 0
+	for n := range unsafeOps(t, "bind") {
+		tr, _ := bare(t)
+		cmd := exec.Command(os.Args[0], "-test.run=^TestSIGKILL$")
+		cmd.Env = append(os.Environ(), "PCI_TEST_KILL_ROOT="+tr.Root, "PCI_TEST_KILL_OP=bind", "PCI_TEST_KILL_UNSAFE=1",
+			"PCI_TEST_KILL_N="+strconv.Itoa(n), "PCI_TEST_KILL_MODE="+strconv.Itoa(int(pcitest.KillAfter)))
+		out, err := cmd.CombinedOutput()
+		var exit *exec.ExitError
+		require.True(t, errors.As(err, &exit), "%v %s", err, out)
+		require.Equal(t, syscall.SIGKILL, exit.Sys().(syscall.WaitStatus).Signal(), "%s", out)
+		if tr.Read(noIOMMUParam) == on {
+			leftOn++
+			require.FileExists(t, tr.Path("run/mlxvfio/.noiommu.lock"))
+		}
+		recovered(t, tr, n%2 == 1, fmt.Sprintf("SIGKILL at %d", n))
+	}
+	require.Equal(t, 2, leftOn, "after it went on and after the probe")
 }
 
 // Dying twice: the unbind that repairs a killed bind is killed too.
