@@ -36,6 +36,7 @@ func newKernelDevice(s sys, fd int, info DeviceInfo, m Mapper, detach func() err
 		if d.regions[RegionConfig], _, err = d.queryRegion(RegionConfig); err != nil {
 			return nil, err
 		}
+		d.regions[RegionConfig].Mappable = nil // always traps; the kernel offers nothing else
 		if bar, table, err = d.findTable(); err != nil {
 			return nil, err
 		}
