@@ -31,6 +31,9 @@ func serve(t *testing.T, c *sim.Chip) (path string) {
 		require.NoError(t, <-done)
 		require.NoError(t, tr.Close())
 	})
+	first, err := vfiouser.Dial(t.Context(), path, vfiouser.Options{}) // then the server has all its goroutines
+	require.NoError(t, err)
+	require.NoError(t, first.Close())
 	return path
 }
 

@@ -141,7 +141,11 @@ func (c *Chip) unmapped(d *domain, iova, end uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, f := range c.funcs {
-		if f.domain != d || f.fw.phase == phaseTornDown {
+		if f.domain != d {
+			continue
+		}
+		f.rogueUnmapped(iova, end)
+		if f.fw.phase == phaseTornDown {
 			continue
 		}
 		f.count.PagesUnmapped += uint64(f.fw.ledger.within(iova, end))
@@ -173,6 +177,8 @@ type Counters struct {
 	PagesDropped     uint64 `json:"pages_dropped"`   // pages that firmware forgot instead of returning
 	BARUnsupported   uint64 `json:"bar_unsupported"` // access with memory decoding off or not in D0
 	Resets           uint64 `json:"resets"`
+	RogueTries       uint64 `json:"rogue_tries"`  // of the fault rogue: accesses that should not be
+	RogueLanded      uint64 `json:"rogue_landed"` // those that nothing stopped
 }
 
 // Counters gives the counters of function i.

@@ -135,6 +135,7 @@ func (f *function) writeConfig(off uint64, p []byte) error {
 	if f.cfg.store(int(off), p) {
 		f.flr("device control")
 	}
+	f.misbehave(rogueBatch)
 	return nil
 }
 

@@ -63,6 +63,7 @@ func init() {
 		kind("pages-more", "N", "firmware asks for N more pages at run time: now, or as soon as an event queue listens", parseNumber(31), morePages(1)),
 		kind("pages-negative", "N", "firmware offers N pages back at run time: now, or as soon as an event queue listens", parseNumber(31), morePages(-1)),
 		kind("all-ones", "[N|DURATION][+heal=RUNG]", "every read gives all ones and writes vanish, at once or from the n-th BAR access or a time on, until the fault is cleared or a reset that reaches so far", parseAllOnes, startAllOnes),
+		kind("rogue", "[deaf]", "once it should be silent (bus mastering off, reset, closed) the device keeps trying to write to every page it has used; deaf ignores the bus-master bit", parseRogue, startRogue),
 	}
 	faultTable = slices.Concat(faultTable, healthFaults(), resetFaults(), vscFaults(), environmentFaults(), dataFaults(), tracerFaults())
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,6 +54,33 @@ var faultTests = map[string]func(t *testing.T, r *raw){
 		r.chip.Advance(time.Millisecond)
 		require.True(t, r.done(1))
 		require.Equal(t, 2, r.drainEvents())
+	},
+	"rogue": func(t *testing.T, r *raw) {
+		r.fault("rogue", "")
+		r.ok(nop, 16) // it has used the command page
+		before := r.chip.Counters(0)
+		r.chip.Advance(time.Second)
+		require.Equal(t, before, r.chip.Counters(0), "nothing while it may use the bus")
+		r.busMaster(false)
+		r.chip.Advance(time.Second)
+		n := r.chip.Counters(0)
+		require.Greater(t, n.RogueTries, uint64(9999))
+		require.Equal(t, n.RogueTries, n.DMABlocked)
+		require.Zero(t, n.RogueLanded)
+		r.fault("rogue", "deaf")
+		clear(r.bytes(r.queue, 8))
+		r.chip.Advance(time.Second)
+		n = r.chip.Counters(0)
+		require.Greater(t, n.RogueLanded, uint64(9999), "only the address space stops it")
+		require.Equal(t, bytes.Repeat([]byte{0x5a}, 8), r.bytes(r.queue, 8))
+		r.busMaster(true)
+		r.publish()
+		require.NoError(t, r.chip.ClearFault("rogue"))
+		r.busMaster(false)
+		r.chip.Advance(time.Second)
+		require.Equal(t, n, r.chip.Counters(0), "cleared")
+		r.busMaster(true)
+		require.Error(t, r.chip.SetFault("rogue", "loud"))
 	},
 	"lost": func(t *testing.T, r *raw) {
 		r.fault("lost", "NOP#1")

@@ -23,6 +23,7 @@ type function struct {
 	extra   [vfio.NumIRQs]*vfio.Vector // error and request interrupts
 	msix    [msixVectors * 16]byte
 	count   Counters
+	rogue   *rogue // of the fault of that name
 
 	vsc          vsc
 	iseg         prm.InitialSeg // what does not change by itself
@@ -233,6 +234,7 @@ func (t *transport) Close() error {
 		f.vectors = [msixVectors]*vfio.Vector{}
 		f.extra = [vfio.NumIRQs]*vfio.Vector{}
 		f.flr("last close")
+		f.misbehave(rogueBatch)
 	}
 	idle := true
 	for _, g := range f.chip.funcs {

@@ -180,6 +180,9 @@ func (f *function) dma(iova uint64, n int, write bool, do func(m vfio.Mem, done 
 	} else {
 		f.count.DMAReads++
 	}
+	if f.rogue != nil {
+		f.rogue.learn(iova, n)
+	}
 	return true
 }
 

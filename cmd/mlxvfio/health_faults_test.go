@@ -88,7 +88,7 @@ var sickOnes = []sick{
 
 // notOfHealth are faults that have tables of their own.
 var notOfHealth = "late lost duplicate lost-event token signature delivery status reorder lost-irq init-never init-slow cmdif-rev issi page-starvation " +
-	"pages-kept pages-more pages-negative mask-order no-boundary torn-write late-write lost-update memory-order no-fence bad-response packet- trace-"
+	"pages-kept pages-more pages-negative mask-order no-boundary torn-write late-write lost-update memory-order no-fence bad-response packet- trace- rogue"
 
 // TestEveryHealthFaultIsInTheTable: a fault of the model that is new must be added.
 func TestEveryHealthFaultIsInTheTable(t *testing.T) {

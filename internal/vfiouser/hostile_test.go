@@ -71,7 +71,9 @@ func TestHostileClients(t *testing.T) {
 		r.dropped()
 		r.close()
 		alive(t, path)
-		require.Empty(t, d.seen(), name)
+		for _, w := range d.seen() {
+			require.Equal(t, write{vfio.RegionConfig, 4, "\x00\x00"}, w, name) // the server's own: bus mastering off
+		}
 	}
 	require.Eventually(t, func() bool { return countFDs(t) > 0 && len(d.Memory().Mappings()) == 0 }, time.Second, time.Millisecond)
 }
@@ -232,4 +234,18 @@ func TestTwoServers(t *testing.T) {
 	require.Zero(t, h.errno)
 	require.Len(t, spans(b), 1)
 	require.Empty(t, spans(a))
+}
+
+// TestNextClientFindsBusMasterOff: a client that dies with bus mastering on leaves
+// it off, as vfio-pci's last close does.
+func TestNextClientFindsBusMasterOff(t *testing.T) {
+	d := newDevice(vfiotest.RAMOptions{})
+	path := serve(t, d, Options{})
+	r := rawDial(t, path, true)
+	h, _ := r.ask(cmdRegionWrite, append(body(access{4, vfio.RegionConfig, 2}), 6, 0))
+	require.Zero(t, h.errno)
+	r.close()
+	r = rawDial(t, path, true)
+	_, b := r.ask(cmdRegionRead, body(access{4, vfio.RegionConfig, 2}))
+	require.Zero(t, b[accessSize]&4)
 }

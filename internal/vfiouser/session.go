@@ -311,16 +311,18 @@ func (c *session) regionWriteMulti(m *message, body []byte) (int, error) {
 	return multiCountSize, first
 }
 
-// cleanUp leaves the function as a fresh open would find it. The reset comes
-// before the memory goes: it ends the device's DMA.
+// cleanUp leaves the function as a fresh open would find it: no interrupts, no bus
+// mastering, reset, no memory. The memory goes last, when nothing can reach it
+// any more. A reset alone is not enough: it restores the command register.
 func (c *session) cleanUp() {
 	c.detachAll()
+	if err := c.busMasterOff(); err != nil {
+		c.log.Error("the function's bus mastering could not be switched off", "err", err)
+	}
 	if c.info.CanReset {
 		if err := c.t.Reset(); err != nil {
 			c.log.Error("the function could not be reset after a client left", "err", err)
 		}
-	} else if err := c.busMasterOff(); err != nil {
-		c.log.Error("the function's bus mastering could not be switched off", "err", err)
 	}
 	c.mem.close()
 }
