@@ -142,7 +142,7 @@ func (h *HCA) waitOptions() initseg.WaitOptions {
 
 func (h *HCA) upCommandQueue(ctx context.Context) (string, error) {
 	c, err := cmdif.Open(ctx, h.dev, h.seg, cmdif.Options{
-		Timeout: h.o.CommandTimeout, VerifyOutputs: h.o.VerifyChecksums,
+		Timeout: h.o.CommandTimeout, MaxSlots: h.o.CommandSlots, VerifyOutputs: h.o.VerifyChecksums,
 		PreInit: h.waitOptions(), Init: h.waitOptions(),
 		Trace: h.o.Trace, OnLate: h.lateCommand, Logger: h.o.Logger,
 	})

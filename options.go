@@ -58,6 +58,10 @@ type Options struct {
 	// CommandTimeout is the longest a command may take; 0 takes the device's own
 	// limit (cmd_exec_to) or 60 s.
 	CommandTimeout time.Duration
+	// CommandSlots bounds the commands in flight, page commands not counted; 0 is as
+	// many as the device's queue holds. 1 sends one at a time, in order: for finding
+	// out what a device chokes on, and for traces that are easy to read.
+	CommandSlots int
 	// FirmwareTimeout is the longest to wait for firmware to boot; 0 is Linux'
 	// 120 s before the command queue is published, and the device's own limit
 	// after it.

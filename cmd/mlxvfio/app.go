@@ -31,6 +31,8 @@ type app struct {
 	timeout  time.Duration
 	record   string
 	polled   bool
+	// commandSlots bounds the commands in flight; 0 is what the device takes.
+	commandSlots int
 
 	pci   pci.Options        // where functions are looked for; tests point it elsewhere
 	begun bool               // a verb runs: what fails from here on is no usage error of cobra's
@@ -116,6 +118,9 @@ Exit codes:
 			if a.timeout < 0 {
 				return usagef("--timeout %v is negative", a.timeout)
 			}
+			if a.commandSlots < 0 {
+				return usagef("--command-slots %d is negative", a.commandSlots)
+			}
 			if a.timeout > 0 {
 				ctx, cancel := context.WithTimeoutCause(cmd.Context(), a.timeout, &timeUpError{a.timeout})
 				a.done = cancel
@@ -130,6 +135,7 @@ Exit codes:
 	f.StringVar(&a.logLevel, "log-level", "", "log to standard error from this `LEVEL` on: debug, info, warn or error (default: silent)")
 	f.DurationVar(&a.timeout, "timeout", 0, "give up after this `TIME`, e.g. 30s (default: the device's own deadlines)")
 	f.BoolVar(&a.polled, "polled", false, "use no interrupts: poll command completions and events")
+	f.IntVar(&a.commandSlots, "command-slots", 0, "send at most `N` commands at a time, page commands not counted; 1: one after the other (default: what the device takes)")
 	f.StringVar(&a.record, "record", "", "write every access to the device to this `FILE`, as JSON lines")
 	root.SetFlagErrorFunc(flagError)
 	root.SetUsageFunc(usage)

@@ -43,6 +43,7 @@ func (a *app) withFunction(ctx context.Context, arg devArg, o mlxvfio.Options, f
 	}
 	o.Logger = a.logger()
 	o.Polled = o.Polled || a.polled
+	o.CommandSlots = a.commandSlots
 	h, err := mlxvfio.Open(ctx, t, o)
 	if err != nil {
 		var se *mlxvfio.StageError

@@ -71,7 +71,7 @@ func (a *app) attachPatient(ctx context.Context, dev string, f healthFlags) (*pa
 			return nil, errors.Join(err, p.dev.Close())
 		}
 	} else {
-		o := mlxvfio.Options{Logger: a.logger(), Polled: a.polled, CommandTimeout: f.command, OnStage: p.onStage}
+		o := mlxvfio.Options{Logger: a.logger(), Polled: a.polled, CommandSlots: a.commandSlots, CommandTimeout: f.command, OnStage: p.onStage}
 		if p.rec, err = mlxvfio.NewRecoverable(withSlot(t), o); err != nil {
 			return nil, err
 		}

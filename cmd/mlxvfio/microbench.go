@@ -22,8 +22,8 @@ type microFlags struct {
 }
 
 func (a *app) microbenchVerb() *cobra.Command {
-	return folder("microbench", "time the software path of posting, polling and trace decoding in ordinary memory; no device",
-		a.microPostVerb(), a.microPollVerb(), a.microTraceVerb())
+	return folder("microbench", "time the software path of posting, polling, commands and trace decoding in ordinary memory; no device",
+		a.microPostVerb(), a.microPollVerb(), a.microCmdVerb(), a.microTraceVerb())
 }
 
 func (a *app) microPostVerb() *cobra.Command {
