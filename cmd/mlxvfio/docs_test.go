@@ -102,6 +102,7 @@ func TestManualSchemas(t *testing.T) {
 		"litmus/1":           {"litmus", "sim"},
 		"bench/1":            {"bench", "sim", "--iters", "10"},
 		"microbench/1":       {"microbench", "poll", "--runs", "1"},
+		"microbench-cmd/1":   {"microbench", "cmd", "--runs", "1", "--most", "1ms"},
 		"health/1":           {"health", "show", "sim"},
 		"health-dump/1":      {"health", "dump", "sim", "--out", filepath.Join(t.TempDir(), "box")},
 		"health-fields/1":    {"health", "fields", "sim"},

@@ -64,7 +64,7 @@ time, as with --command-slots 1, and as many as a device takes. Each figure is t
 	fs.IntVar(&f.callers, "callers", 2*microMaxSlots, "goroutines that send commands")
 	fs.IntVar(&f.runs, "runs", 5, "runs of each figure; they take turns")
 	fs.IntVar(&f.count, "count", 20000, "commands a run")
-	fs.DurationVar(&f.most, "most", 100*time.Millisecond, "longest `TIME` of a run, whatever --count says")
+	fs.DurationVar(&f.most, "most", 50*time.Millisecond, "longest `TIME` of a run, whatever --count says")
 	return c
 }
 
