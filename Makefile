@@ -44,7 +44,7 @@ fuzz:                        ## every fuzz target for FUZZTIME each; minimizing 
 	done
 
 faults:                      ## writes the fault tables of docs/testing.md from what the tests observe
-	MLXVFIO_UPDATE=1 $(GO) test -p 1 -count=1 -run 'Fault|KernelErrors|ErrorCompletions' $$(grep -rl --include='*_test.go' mlxvfio/internal/faultdoc\" . | xargs -n1 dirname | sort -u)
+	MLXVFIO_UPDATE=1 $(GO) test -p 1 -count=1 -run 'Fault|KernelErrors|ErrorCompletions|Guarantees' $$(grep -rl --include='*_test.go' mlxvfio/internal/faultdoc\" . | xargs -n1 dirname | sort -u)
 
 bench:                       ## benchmarks; compare the ratios, not the times
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...

@@ -203,7 +203,7 @@ func (r *stringReader) write(db *trace.DB) (path string, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
+			err = join(err, os.Remove(f.Name()))
 		}
 	}()
 	b := binary.BigEndian.AppendUint32([]byte(cacheMagic), uint32(len(doc)))

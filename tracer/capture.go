@@ -93,7 +93,7 @@ func Open(ctx context.Context, d Device, o Options) (_ *Capture, err error) {
 			c.stop()
 			c.quit()
 			if u := c.undo(ctx); u != nil {
-				err = errors.Join(err, u)
+				err = join(err, u)
 			}
 		}
 	}()
@@ -193,7 +193,7 @@ func (c *Capture) orLost(ctx context.Context, err error) error {
 		return err
 	}
 	if _, lost := c.owner.Check(ctx, "read-back"); errors.Is(lost, ErrLost) {
-		return errors.Join(lost, err)
+		return join(lost, err)
 	}
 	return err
 }
@@ -210,7 +210,7 @@ func (c *Capture) undo(ctx context.Context) error {
 		defer cancel()
 		errs = append(errs, c.buf.Free(ctx))
 	}
-	return errors.Join(errs...)
+	return join(errs...)
 }
 
 // off switches the tracer off, if it is on and ours.
@@ -284,7 +284,7 @@ func (c *Capture) end() capture.End {
 		Time: time.Now(), Reason: c.reason, Blocks: f.blocks.Load(), Gaps: f.gaps.Load(),
 		Lost: f.overwritten.Load() + f.backPressure.Load() + f.order.Load(),
 	}
-	if err := errors.Join(c.err, c.undone); err != nil {
+	if err := join(c.err, c.undone); err != nil {
 		e.Text = strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
 	return e
@@ -307,7 +307,7 @@ func (c *Capture) Err() error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return errors.Join(c.err, c.undone)
+	return join(c.err, c.undone)
 }
 
 // Close ends the capture, if it is not over, gives the tracer back, destroys the
@@ -332,7 +332,7 @@ func (c *Capture) Close(ctx context.Context) error {
 		return nil
 	}
 	if err := c.buf.Free(ctx); err != nil {
-		return errors.Join(c.undone, fmt.Errorf("close the firmware tracer: %w", err))
+		return join(c.undone, fmt.Errorf("close the firmware tracer: %w", err))
 	}
 	c.freed = true
 	return c.undone

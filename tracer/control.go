@@ -192,7 +192,7 @@ func (c *Capture) note(format string, args ...any) {
 func (c *Capture) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.err = errors.Join(c.err, err)
+	c.err = join(c.err, err)
 	if c.reason == capture.ReasonStopped {
 		c.reason = reasonOf(err)
 	}
@@ -235,7 +235,7 @@ func (c *Capture) finish(err error) error {
 		off = nil
 	}
 	c.read.request(requestDrain)
-	undone := errors.Join(off, c.owner.Release(c.ctx))
+	undone := join(off, c.owner.Release(c.ctx))
 	c.mu.Lock()
 	c.undone = undone
 	c.mu.Unlock()

@@ -118,3 +118,35 @@ type PanicError struct {
 func (e *PanicError) Error() string {
 	return fmt.Sprintf("firmware tracer: internal error: %v; please report it with this trace:\n%s", e.Value, e.Stack)
 }
+
+// joined are several errors in one line.
+type joined []error
+
+// join is errors.Join, in one line.
+func join(errs ...error) error {
+	var j joined
+	for _, err := range errs {
+		if err != nil {
+			j = append(j, err)
+		}
+	}
+	switch len(j) {
+	case 0:
+		return nil
+	case 1:
+		return j[0]
+	}
+	return j
+}
+
+// Error separates the texts by semicolons.
+func (j joined) Error() string {
+	texts := make([]string, len(j))
+	for i, err := range j {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Unwrap gives all of them.
+func (j joined) Unwrap() []error { return j }

@@ -2,7 +2,6 @@ package tracer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -133,7 +132,7 @@ func (o *Owner) Acquire(ctx context.Context) (err error) {
 	}
 	defer func() {
 		if o.unsure {
-			err = errors.Join(err, o.Release(ctx))
+			err = join(err, o.Release(ctx))
 		}
 	}()
 	c, err := ReadCaps(ctx, o.p)

@@ -2,7 +2,6 @@ package tracer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 
@@ -70,7 +69,7 @@ func ReadStrings(ctx context.Context, p Port, c *Caps, o StringsOptions) (*trace
 		db, err := r.read(ctx)
 		now, cerr := ReadCaps(ctx, p)
 		if cerr != nil {
-			return nil, r.info, errors.Join(err, cerr)
+			return nil, r.info, join(err, cerr)
 		}
 		same := now.sameStrings(c)
 		*c = now

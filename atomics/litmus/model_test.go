@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/mlxvfio/mlxvfio/atomics"
 	"github.com/mlxvfio/mlxvfio/atomics/litmus"
 	"github.com/mlxvfio/mlxvfio/cmdif"
+	"github.com/mlxvfio/mlxvfio/internal/faultdoc"
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 	"github.com/mlxvfio/mlxvfio/internal/vfiouser"
 	"github.com/mlxvfio/mlxvfio/queues"
@@ -85,7 +87,9 @@ func TestModelKeepsItsGuarantees(t *testing.T) {
 	for _, p := range sim.Profiles() {
 		devices = append(devices, "sim:"+p)
 	}
+	table := faultdoc.New("atomics, no fault", "TestModelKeepsItsGuarantees", devices...)
 	for _, words := range devices {
+		row := table.Row("none", "", words)
 		t.Run(words, func(t *testing.T) {
 			b := build(t, litmus.BuildOptions{Name: words, Responder: host(t, model(t, words), "a")})
 			c, err := litmus.Run(bounded(t), &b.Rig, litmus.Options{Seed: 1, Scale: 0.3})
@@ -98,19 +102,49 @@ func TestModelKeepsItsGuarantees(t *testing.T) {
 				want = atomics.BigEndian
 			}
 			require.Equal(t, want, c.Profile.Order(), "the suite works in the order that was found")
+			row.Raised()
+			row.Saw("%s; atomics in %v order", found([]*litmus.Card{c}), c.Profile.Order())
 		})
 	}
+	table.Check(t)
+}
+
+// found says what the suite has found on a device, run by run.
+func found(cards []*litmus.Card) string {
+	if len(cards) == 0 {
+		return ""
+	}
+	var all []string
+	for _, c := range cards {
+		var names []string
+		for _, f := range c.Faults {
+			names = append(names, string(f))
+		}
+		text := "every guarantee holds"
+		if err := c.Err(); err != nil {
+			text = "named: " + strings.Join(names, ", ")
+		}
+		if !slices.Contains(all, text) {
+			all = append(all, text)
+		}
+	}
+	return strings.Join(all, " or ")
 }
 
 // Each fault of the model's data path that breaks a guarantee is found and named.
 func TestModelFaults(t *testing.T) {
+	profiles := []string{"cx5", "cx4"}
+	table := faultdoc.New("atomics", "TestModelFaults", profiles...)
 	for _, f := range []atomics.Fault{
 		atomics.FaultMaskOrder, atomics.FaultNoBoundary, atomics.FaultTornWrite, atomics.FaultLostUpdate,
 		atomics.FaultLateWrite, atomics.FaultNoFence,
 	} {
-		for _, profile := range []string{"cx5", "cx4"} {
+		for _, profile := range profiles {
 			words := "sim:" + profile + ",fault=" + string(f)
+			row := table.Row(string(f), "", profile)
 			t.Run(words, func(t *testing.T) {
+				row.Raised()
+				var cards []*litmus.Card
 				for seed := range uint64(3) {
 					b := build(t, litmus.BuildOptions{Name: words, Responder: host(t, model(t, fmt.Sprintf("%s,seed=%d", words, seed)), "a")})
 					c, err := litmus.Run(bounded(t), &b.Rig, litmus.Options{Seed: seed, Scale: 0.3})
@@ -120,10 +154,13 @@ func TestModelFaults(t *testing.T) {
 					require.NoError(t, err)
 					require.False(t, c.OK)
 					require.Equal(t, []atomics.Fault{f}, c.Faults, "it and nothing else")
+					cards = append(cards, c)
 				}
+				row.Saw("%s (%d seeds)", found(cards), len(cards))
 			})
 		}
 	}
+	table.Check(t)
 }
 
 // Two hosts on one wire: one works on the other's memory, which works on it by

@@ -43,8 +43,10 @@ func (d *Table) lines() []line {
 	var out []line
 	for _, k := range kinds {
 		for _, l := range d.byResult(k.fault, rows[k]) {
-			i := slices.IndexFunc(out, func(o line) bool { return o.fault == l.fault && o.stages == l.stages && o.result == l.result })
-			if i < 0 {
+			i := slices.IndexFunc(out, func(o line) bool {
+				return o.fault == l.fault && o.stages == l.stages && o.result == l.result && len(o.variants) > 0
+			})
+			if i < 0 || k.variant == "" {
 				out = append(out, l)
 				i = len(out) - 1
 			}
