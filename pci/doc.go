@@ -14,7 +14,9 @@
 //     an override names one function while new_id makes vfio-pci claim every
 //     function with that id.
 //   - Doctor: [Diagnose] finds every reason why an open of a function would
-//     fail, each a [Finding] with what was seen and a command that helps.
+//     fail, each a [Finding] with what was seen and a command that helps, and
+//     the [Way] that an open goes: by the function's own file and iommufd, by its
+//     IOMMU group, or without IOMMU.
 //
 // # The bind transaction
 //
@@ -32,7 +34,10 @@
 //	     └──── restore: override back, leave vfio-pci, probe, verify ┘
 //
 // Writes go only to the function's own folder (driver_override), to
-// drivers_probe, and to the bind and unbind files of a driver.
+// drivers_probe, and to the bind and unbind files of a driver. A bind without
+// IOMMU, which Options.UnsafeNoIOMMU must allow, also turns the kernel's switch of
+// that mode on for its probe and off again; a mark beside the journals says so in
+// between.
 //
 // # Names
 //

@@ -360,3 +360,35 @@ func TestNoIOMMUMarkDamaged(t *testing.T) {
 		}
 	}
 }
+
+// Whatever happens, the writes are those to the function and to the switch, and
+// another function that no IOMMU guards keeps its driver.
+func TestNoIOMMUWritesOnlyToTheFunction(t *testing.T) {
+	total := 0
+	for n := -1; n < unsafeOps(t, "bind"); n++ {
+		for _, fail := range []string{"", "vfio-pci"} {
+			tr, o := bare(t)
+			tr.Add(pcitest.Spec{BDF: "0000:3b:00.1", Driver: "mlx5_core"})
+			tr.Add(pcitest.Spec{BDF: "0000:3b:00.2", Override: "vfio-pci"}) // waits for a vfio-pci that takes it
+			if fail != "" {
+				tr.FailProbe(fail)
+			}
+			kernel := o.FS.(*pcitest.Kernel)
+			o.FS = &pcitest.Faults{FS: o.FS, Mode: pcitest.Fail, N: n, Err: fmt.Errorf("planted")}
+			_, _ = run("bind", o, bdf(t, port)) // how it ends is other tests' business
+			for _, w := range kernel.Writes() {
+				require.True(t, own(w) || w.Path == noIOMMUParam && (w.Value == "Y" || w.Value == "N"), "wrote %q to %s", w.Value, w.Path)
+				total++
+			}
+			require.Equal(t, onHost, tr.State("0000:3b:00.1"))
+			require.Equal(t, pcitest.State{Override: "vfio-pci"}, tr.State("0000:3b:00.2"))
+			if tr.Read(noIOMMUParam) == on { // the undo was hit
+				require.FileExists(t, tr.Path(noIOMMUMark))
+				_, err := run("unbind", tr.Options(), bdf(t, port))
+				require.NoError(t, err)
+			}
+			require.Equal(t, off, tr.Read(noIOMMUParam))
+		}
+	}
+	require.Greater(t, total, 80)
+}

@@ -29,6 +29,14 @@ func unsafeMode(t *Tree) {
 	t.Write(noIOMMUParam, "N\n")
 }
 
+// ownNoIOMMU is what a kernel with IOMMUFD_NOIOMMU makes in that mode.
+func ownNoIOMMU(t *Tree) {
+	unsafeMode(t)
+	t.Remove(patient + "/vfio-dev/vfio0")
+	t.Write(patient+"/vfio-dev/noiommu-vfio0/dev", "511:0\n")
+	t.Write("dev/vfio/devices/noiommu-vfio0", "")
+}
+
 const hugePages = "sys/kernel/mm/hugepages/hugepages-2048kB"
 
 const markText = `{"schema":"mlxvfio.pci.noiommu/1","bdf":"` + Patient + `","time":"2026-01-02T03:04:05Z","pid":77}`
@@ -47,7 +55,7 @@ func bound(more ...pci.FindingID) []pci.FindingID {
 var noIOMMUCases = []Case{
 	{Name: "no-IOMMU mode, not wanted", spec: override, tree: unsafeMode, Want: []pci.FindingID{pci.NoIOMMU},
 		Seen: "iommu_groups/900/name is vfio-noiommu", Verdict: "needs an IOMMU"},
-	{Name: "no-IOMMU mode, asked for by its name alone", spec: override, tree: unsafeMode, opt: backend(pci.BackendNoIOMMU), Want: []pci.FindingID{pci.NoIOMMU},
+	{Name: "no-IOMMU mode, asked for by its name alone", spec: override, tree: all(unsafeMode, gone(hugePages), without(17)), opt: backend(pci.BackendNoIOMMU), Want: []pci.FindingID{pci.NoIOMMU},
 		Seen: "iommu_groups/900/name is vfio-noiommu", Verdict: "needs an IOMMU"},
 	{Name: "no-IOMMU mode, wanted", spec: override, tree: unsafeMode, opt: unsafely, Want: bound(),
 		Seen: "vfio-noiommu", Remedy: "mlxvfio unbind", Verdict: "ready", Way: pci.BackendNoIOMMU},
@@ -57,6 +65,11 @@ var noIOMMUCases = []Case{
 		Seen: "no IOMMU is in charge", Verdict: "needs another --backend"},
 	{Name: "no-IOMMU mode, kernel with iommufd", kernel: (*Tree).IOMMUFD, spec: override, tree: unsafeMode, opt: unsafely, Want: bound(),
 		Verdict: "ready", Way: pci.BackendNoIOMMU},
+	{Name: "no-IOMMU mode, kernel that gives it an own file", kernel: (*Tree).IOMMUFD, spec: override, tree: ownNoIOMMU, opt: unsafely, Want: bound(),
+		Verdict: "ready", Way: pci.BackendNoIOMMU},
+	{Name: "no-IOMMU mode, another user of the own file", kernel: (*Tree).IOMMUFD, spec: override, tree: all(ownNoIOMMU, func(t *Tree) {
+		t.Opens(4711, "testpmd", "/dev/vfio/devices/noiommu-vfio0")
+	}), opt: unsafely, Want: bound(pci.Busy), Seen: "has /dev/vfio/devices/noiommu-vfio0 open", Verdict: "needs its other user gone"},
 	{Name: "no-IOMMU mode, no type1", spec: override, tree: all(unsafeMode, gone("sys/module/vfio_iommu_type1")), opt: unsafely, Want: bound(), Verdict: "ready"},
 	{Name: "no-IOMMU mode, little memlock", spec: override, tree: all(unsafeMode, func(t *Tree) {
 		t.Process(0, "65536", "65536")

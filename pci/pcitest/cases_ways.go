@@ -90,7 +90,7 @@ var wayCases = []Case{
 		Seen: "$/proc/devices has no vfio-dev", Verdict: "needs another --backend, bind"},
 	{Name: "type1 wanted, kernel without groups", kernel: onlyCdevs, opt: backend(pci.BackendType1), Want: []pci.FindingID{pci.BackendAbsent, pci.ModuleMissing},
 		Seen: "built without VFIO_GROUP", Verdict: "needs another --backend, modprobe"},
-	{Name: "noiommu wanted, guarded", opt: backend(pci.BackendNoIOMMU), Want: []pci.FindingID{pci.BackendAbsent},
+	{Name: "noiommu wanted, guarded", tree: all(gone(hugePages), without(17)), opt: unsafelyBy(pci.BackendNoIOMMU), Want: []pci.FindingID{pci.BackendAbsent},
 		Seen: "IOMMU group 31", Verdict: "needs another --backend"},
 	{Name: "iommufd wanted, unguarded", spec: noGroup, opt: backend(pci.BackendIOMMUFD), Want: []pci.FindingID{pci.BackendAbsent, pci.NoIOMMU, pci.NotBound},
 		Seen: "no IOMMU is in charge", Verdict: "needs an IOMMU, another --backend, bind"},
