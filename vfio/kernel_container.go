@@ -107,6 +107,10 @@ func (c *Container) check(fd int) error {
 	if err != nil {
 		return fmt.Errorf("VFIO_CHECK_EXTENSION: %w", err)
 	}
+	if has == 0 && c.physical != nil {
+		// Linux container.c asks for the mode when a function is opened, too.
+		return fmt.Errorf("%w guards the function, and the kernel's no-IOMMU mode is off", ErrNoIOMMU)
+	}
 	if has == 0 {
 		return fmt.Errorf("%w: the kernel offers no %s IOMMU", ErrNotSupported, name)
 	}

@@ -33,6 +33,8 @@ type app struct {
 	polled   bool
 	// commandSlots bounds the commands in flight; 0 is what the device takes.
 	commandSlots int
+	backend      string
+	unsafe       bool // --unsafe-noiommu
 
 	pci   pci.Options        // where functions are looked for; tests point it elsewhere
 	begun bool               // a verb runs: what fails from here on is no usage error of cobra's
@@ -115,6 +117,9 @@ Exit codes:
 			if _, err := parseLevel(a.logLevel); err != nil {
 				return err
 			}
+			if !slices.Contains(backendWords, a.backend) {
+				return usagef("--backend %q: want %s", a.backend, strings.Join(backendWords, ", "))
+			}
 			if a.timeout < 0 {
 				return usagef("--timeout %v is negative", a.timeout)
 			}
@@ -137,11 +142,14 @@ Exit codes:
 	f.BoolVar(&a.polled, "polled", false, "use no interrupts: poll command completions and events")
 	f.IntVar(&a.commandSlots, "command-slots", 0, "send at most `N` commands at a time, page commands not counted; 1: one after the other (default: what the device takes)")
 	f.StringVar(&a.record, "record", "", "write every access to the device to this `FILE`, as JSON lines")
+	f.StringVar(&a.backend, "backend", backendWords[0], "the `WAY` into a function of this machine: "+strings.Join(backendWords, ", "))
+	f.BoolVar(&a.unsafe, "unsafe-noiommu", false, "accept a function that no IOMMU guards: it can overwrite any memory of this machine")
 	root.SetFlagErrorFunc(flagError)
 	root.SetUsageFunc(usage)
 	root.AddGroup(groups...)
 	completes(root, "log-level", oneOf("debug", "info", "warn", "error"))
 	completes(root, "record", aFile)
+	completes(root, "backend", oneOf(backendWords...))
 	root.AddCommand(a.verbs()...)
 	help := a.helpVerb()
 	help.GroupID = groupProgram

@@ -11,14 +11,14 @@ import (
 )
 
 func (a *app) bindVerb() *cobra.Command {
-	var force, noIOMMU bool
+	var force bool
 	c := a.verb("bind BDF", "move a function from its host driver to vfio-pci", 1, 1, func(ctx context.Context, args []string) error {
 		b, err := parseBDF(args[0])
 		if err != nil {
 			return err
 		}
 		o := a.pciOptions()
-		o.Force, o.UnsafeNoIOMMU = force, noIOMMU
+		o.Force = force
 		return a.rebind(pci.Bind(ctx, b, o))
 	})
 	c.Long = `bind moves a function to vfio-pci and writes down, before it changes anything, what unbind must restore.
@@ -29,7 +29,6 @@ vfio-pci takes the function, and off again. The device can then overwrite any me
 		"mlxvfio bind 0000:3b:00.0", "from its host driver to vfio-pci",
 		"mlxvfio unbind 0000:3b:00.0", "and back")
 	c.Flags().BoolVar(&force, "force", false, "take the function away although it is in use")
-	c.Flags().BoolVar(&noIOMMU, "unsafe-noiommu", false, "take a function that no IOMMU guards: it can overwrite any memory")
 	return c
 }
 

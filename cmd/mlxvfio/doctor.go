@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 
 	"github.com/mlxvfio/mlxvfio/pci"
 	"github.com/spf13/cobra"
@@ -17,12 +16,9 @@ import (
 var backendWords = []string{"auto", "iommufd", "type1", "noiommu"}
 
 func (a *app) doctorVerb() *cobra.Command {
-	var all, noIOMMU bool
-	var backend string
+	var all bool
 	c := a.verb("doctor [BDF]", "say why a function cannot be opened, and what helps", 0, 1, func(ctx context.Context, args []string) error {
-		o := a.pciOptions()
-		o.UnsafeNoIOMMU, o.Backend = noIOMMU, backend
-		return a.doctor(ctx, args, all, o)
+		return a.doctor(ctx, args, all, a.pciOptions())
 	})
 	c.Long = `doctor looks for every reason why an open of a function, or of each ConnectX function of this machine,
 would fail for the user who runs it. It only reads. Each reason comes with what was seen, why it matters, and a
@@ -32,9 +28,6 @@ file and /dev/iommu), type1 (its IOMMU group) or noiommu. Exit code 0: nothing i
 		"mlxvfio doctor", "every ConnectX function of this machine",
 		"mlxvfio doctor 0000:3b:00.0", "one of them")
 	c.Flags().BoolVar(&all, "all", false, "look at the vendor's other functions too: bridges, older cards")
-	c.Flags().BoolVar(&noIOMMU, "unsafe-noiommu", false, "accept a function that no IOMMU guards")
-	c.Flags().StringVar(&backend, "backend", backendWords[0], "the `WAY` into the function: "+strings.Join(backendWords, ", "))
-	completes(c, "backend", oneOf(backendWords...))
 	return c
 }
 

@@ -150,6 +150,7 @@ func (l listed) notes() string {
 func (a *app) pciOptions() pci.Options {
 	o := a.pci
 	o.Logger = a.logger()
+	o.Backend, o.UnsafeNoIOMMU = a.backend, a.unsafe
 	return o
 }
 

@@ -84,6 +84,9 @@ func (o *opened) Close() error {
 // open turns a DEV argument into a transport, with the recorder in front of it
 // when --record was given.
 func (a *app) open(ctx context.Context, arg devArg) (*opened, error) {
+	if arg.kind != devKernel && a.backend != "" && a.backend != backendWords[0] {
+		return nil, usagef("--backend %s is for functions of this machine (a BDF), not for %s", a.backend, arg.text)
+	}
 	o := &opened{arg: arg}
 	var err error
 	switch arg.kind {
@@ -103,13 +106,34 @@ func (a *app) open(ctx context.Context, arg devArg) (*opened, error) {
 		}
 	case devKernel:
 		if err = a.checkFunction(arg.bdf, true); err == nil {
-			o.Transport, err = vfio.OpenGroup(arg.bdf.String(), vfio.KernelOptions{Sysfs: a.pci.SysRoot, Proc: a.pci.ProcRoot})
+			o.Transport, err = a.openKernel(arg.bdf)
 		}
 	}
 	if err != nil {
 		return nil, unavailableUnless(err)
 	}
 	return o, a.recordInto(o)
+}
+
+// openKernel opens a function of this machine. Who asked for one without an IOMMU
+// is told each time what that means.
+func (a *app) openKernel(b pci.BDF) (vfio.Transport, error) {
+	o := vfio.KernelOptions{Sysfs: a.pci.SysRoot, DevRoot: a.pci.DevRoot, Proc: a.pci.ProcRoot, UnsafeNoIOMMU: a.unsafe, Logger: a.logger()}
+	if a.backend != backendWords[0] {
+		o.Backend = a.backend
+	}
+	t, err := vfio.Open(b.String(), o)
+	if err != nil {
+		return nil, err
+	}
+	info, err := t.Info()
+	if err == nil && info.Backend == vfio.BackendNoIOMMU {
+		err = a.warning(fmt.Sprintf("unsafe: no IOMMU guards %v: what it reads and writes by mistake can be any memory of this machine", b))
+	}
+	if err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
 }
 
 // newChip makes the model of a DEV argument.
