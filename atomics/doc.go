@@ -27,4 +27,15 @@
 // Sources: Linux qp.h and main.c, rdma-core qp.c, UCX ib_mlx5.h and rc_mlx5.inl,
 // NVIDIA's MLNX_OFED documentation ("Advanced Transport"), a public program that
 // probes masked atomics on hardware; rulings A1 to A10 of docs/sources.md.
+//
+// # Concurrency
+//
+// Ops, Requests, Caps, Profiles and the functions on them are values and safe for
+// concurrent use. A Client and the queue pair under it belong to one caller at a time, as
+// its CQ does. No goroutine is started.
+//
+// # What it never does
+//
+// It takes no byte order on trust where Probe was asked, and posts nothing that the
+// device does not offer or that the rules refuse: the error comes before the doorbell.
 package atomics

@@ -21,4 +21,17 @@
 // at most half of the others (Linux cmd.c).
 //
 // Sources: Linux cmd.c, main.c, fw.c and pagealloc.c; rdma-core mlx5_vfio.c.
+//
+// # Concurrency
+//
+// All methods of Conn are safe for concurrent use; Close says what must have ended before
+// it. The package starts no goroutine: a command runs on that of its caller. The
+// goroutine that owns the command event queue must not send commands, since it would
+// wait for itself.
+//
+// # What it never does
+//
+// It sends no command twice, gives up no memory that firmware may still write, and lets
+// no answer reach another caller than the one who asked. Nothing here decides what is to
+// be done about an error: CommandError, TimeoutError and their kin say what happened.
 package cmdif

@@ -18,4 +18,15 @@
 // Sources: Linux health.c, fw_reset.c, lib/tout.c and device.h, mlx5_ifc.h
 // (health_buffer, initial_seg), rdma-core mlx5_vfio.c, NVIDIA's nodnic header, and
 // the mstflint register database for MTMP and MPEIN.
+//
+// # Concurrency
+//
+// A Monitor's methods are safe for concurrent use; Stop waits for its goroutines. Recover
+// is one call at a time for a function, and runs on its caller's goroutine.
+//
+// # What it never does
+//
+// Looking changes nothing: no command, no reset, no write to a register. Only Recover
+// does that, never above the rung it was allowed, and hot-reset and MFRL, which hit other
+// functions too, only with consent.
 package health

@@ -10,4 +10,8 @@
 // (initial_seg), main.c, cmd.c, health.c, fw_reset.c and lib/tout.c; OpenBSD
 // if_mcx.c, illumos mlxcx_reg.h and NVIDIA's nodnic header agree except where a
 // comment says otherwise.
+//
+// Nothing here sends a command, starts a goroutine or changes the device behind the
+// caller's back: only the methods whose names say so (PublishQueue, RingDoorbell,
+// SetNICInterface, ClearInterrupt, AckReset) write.
 package initseg

@@ -45,4 +45,15 @@
 // come back from sysfs or from a journal (drivers) must be plain file names.
 // Tests and tools may point [Options] at another sysfs root, another procfs
 // root, another journal folder and another [FS].
+//
+// # Concurrency
+//
+// All functions are safe for concurrent use and keep no state of their own. Bind and
+// Unbind lock their function, against other processes too: of two at a time one gets
+// ErrBusy.
+//
+// # What it never does
+//
+// It opens no device, maps no register and sends no command. Discovery and doctor write
+// nothing at all.
 package pci

@@ -48,4 +48,8 @@
 // The model shares with the driver only internal/prm and the types of package
 // vfio. It reaches host memory only through the mappings given to its Mapper
 // and interrupts only through vfio.Vector.
+//
+// A Chip and its functions are safe for concurrent use. The model opens no device and no
+// file, and, but for JoinLink, no socket; packages of the driver never import it, so that
+// nothing of it can be left in a program that drives hardware.
 package sim

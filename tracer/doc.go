@@ -21,4 +21,14 @@
 //
 // Layouts and the order of steps are those of Linux fw_tracer.c and of mstflint's
 // register database; what they leave open is ruled in docs/sources.md.
+//
+// # Concurrency
+//
+// Next and Ready of a Capture are for one goroutine, everything else may be called by
+// any. A Capture has two goroutines, for which Close waits.
+//
+// # What it never does
+//
+// It takes the tracer from nobody: ownership is asked for, and a busy tracer is an
+// ErrBusy or a wait, as Options say. Firmware's formats reach no printf.
 package tracer

@@ -18,4 +18,7 @@
 // pairs in an order that the seed decides, and leaves their work in flight
 // together; concurrency is the device's. Memory that is raced on purpose is read
 // and written in aligned 64-bit atomic words.
+//
+// It touches no memory but what Build made, and starts no goroutine. A Bench belongs to
+// one caller at a time.
 package litmus

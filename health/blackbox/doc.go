@@ -5,4 +5,9 @@
 // date so that the last sample outlives the process. Read takes either, and says
 // what is damaged instead of failing on it. The package knows nothing of the
 // device: what stands in the sections is package health's business.
+//
+// Write, Read and Parse keep no state; a Recorder is safe for concurrent use and starts
+// no goroutine. What is read is taken for data of unknown origin: sizes are bounded, and
+// nothing is believed without its checksum. The file of
+// an earlier Recorder is evidence: it is moved aside, not overwritten.
 package blackbox

@@ -10,4 +10,7 @@
 // ExactIntervals intervals of a group and come from a histogram with QuantileError
 // beyond, the number of groups is bounded, and of findings the most severe are kept.
 // docs/tracer.md states every definition.
+//
+// A Stats or Finder belongs to one goroutine; a Result is not changed any more and may be
+// shared. Nothing is read or written here, and no interval is taken across a gap.
 package analyze

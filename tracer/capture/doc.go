@@ -11,4 +11,8 @@
 // docs/capture.md describes the file for other programs. It is written once from
 // front to back, each record with its own checksum, so that a writer that is killed
 // leaves a file that is good up to the last record it wrote.
+//
+// A Writer, Reader or Player belongs to one goroutine, and none is started. A Reader never
+// goes on behind damage unless it is told to (ReaderOptions), and then says what it left
+// out; Create replaces no file unless it is told to.
 package capture

@@ -14,4 +14,8 @@
 // said where it matters. Formats come from firmware, so nothing here hands one to
 // a printf: they are compiled once into literal pieces and a small set of checked
 // conversions.
+//
+// A Decoder belongs to one goroutine; Strings, Formats and a DB are not changed after they
+// were made and may be shared. No goroutine is started, and no file is opened but by
+// ReadDB and DB.Write.
 package trace
