@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -88,7 +89,13 @@ func (p *LinkPort) first() (net.Conn, error) {
 		} else if !errors.Is(err, os.ErrNotExist) {
 			return nil, &LinkError{What: p.path, Why: "it cannot be connected to", Err: err, Remedy: "give the path of a socket, or of a file that does not exist yet"}
 		}
-		l, err := net.Listen("unix", p.path)
+		// The mode is given before the path: nobody but the user ever gets in.
+		lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+			var mode error
+			err := c.Control(func(fd uintptr) { mode = syscall.Fchmod(int(fd), 0o600) })
+			return errors.Join(err, mode)
+		}}
+		l, err := lc.Listen(context.Background(), "unix", p.path)
 		if err == nil {
 			p.l = l
 			return nil, nil

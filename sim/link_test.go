@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -357,4 +358,20 @@ func FuzzPacket(f *testing.F) {
 			q.consume()
 		}
 	})
+}
+
+// TestLinkSocketPermissions: nobody but the user gets at the wire.
+func TestLinkSocketPermissions(t *testing.T) {
+	old := syscall.Umask(0)
+	defer syscall.Umask(old)
+	c, err := New(Options{})
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "wire")
+	p, err := c.JoinLink(path)
+	require.NoError(t, err)
+	st, err := os.Lstat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), st.Mode().Perm())
+	require.NoError(t, p.Close())
+	require.NoError(t, c.Close())
 }

@@ -274,7 +274,7 @@ func (a *app) print(schema string, r result) error {
 	if !a.json {
 		var b bytes.Buffer
 		r.text(&b)
-		_, err := a.out.Write(b.Bytes())
+		_, err := a.out.Write(plain(b.Bytes()))
 		return err
 	}
 	return writeJSON(a.out, schema, r)
@@ -294,7 +294,7 @@ func writeJSON(w io.Writer, schema string, v any) error {
 	if len(body) > 2 {
 		line = append(append(head[:len(head)-1:len(head)-1], ','), body[1:]...)
 	}
-	_, err = w.Write(append(line, '\n'))
+	_, err = w.Write(append(plainJSON(line), '\n'))
 	return err
 }
 

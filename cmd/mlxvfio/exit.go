@@ -172,7 +172,7 @@ func (a *app) fail(ctx context.Context, err error) int {
 		_ = writeJSON(a.err, "error/1", newErrorLine(err, code))
 		return code
 	}
-	fmt.Fprintf(a.err, "mlxvfio: %s\n", oneLine(err))
+	fmt.Fprintf(a.err, "mlxvfio: %s\n", plain([]byte(oneLine(err))))
 	return code
 }
 

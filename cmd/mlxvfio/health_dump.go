@@ -178,14 +178,14 @@ func (a *app) printBox(name string, b *blackbox.Bundle, section string) error {
 	if !a.json {
 		var w bytes.Buffer
 		boxText(&w, name, b)
-		_, err := a.out.Write(w.Bytes())
+		_, err := a.out.Write(plain(w.Bytes()))
 		return err
 	}
 	j, err := json.Marshal(b)
 	if err != nil {
 		return err
 	}
-	_, err = a.out.Write(append(j, '\n'))
+	_, err = a.out.Write(append(plainJSON(j), '\n'))
 	return err
 }
 

@@ -45,9 +45,10 @@ func Listen(path string) (net.Listener, error) {
 	// The mode is given to the socket before it gets its path (Linux unix(7):
 	// fchmod of a socket that is not bound), so there is no moment in which
 	// others may connect.
-	var modeErr error
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		return errors.Join(c.Control(func(fd uintptr) { modeErr = unix.Fchmod(int(fd), 0o600) }), modeErr)
+		var mode error
+		err := c.Control(func(fd uintptr) { mode = unix.Fchmod(int(fd), 0o600) })
+		return errors.Join(err, mode)
 	}}
 	l, err := lc.Listen(context.Background(), "unix", path)
 	if err != nil {
