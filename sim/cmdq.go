@@ -27,7 +27,7 @@ func (f *function) post(slot int) {
 	f.inFlight |= 1 << slot
 	f.count.Commands++
 	in := e.CommandInputInlineData()
-	plan := f.chip.faults.command(prm.Opcode(binary.BigEndian.Uint16(in)))
+	plan := f.chip.faults.command(prm.Opcode(binary.BigEndian.Uint16(in)), f.chip.rng)
 	if plan.lost {
 		return // in flight until the next reset
 	}

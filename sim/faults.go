@@ -20,7 +20,7 @@ type Fault struct {
 }
 
 // Selector of the command faults: which commands, and which of them.
-const selector = "[OPCODE][#N]"
+const selector = "[OPCODE][#N|%P]"
 
 // faultTable lists the faults. parse fills in the fault; now acts on a chip that
 // is running.
@@ -84,6 +84,7 @@ type fault struct {
 
 	op       prm.Opcode // of a selector; anyOp for all
 	nth      int        // of a selector; 0 for each
+	percent  float64    // of a selector: how many, by chance; 0 for each
 	seen     int
 	delay    time.Duration
 	delivery prm.DeliveryStatus
@@ -162,13 +163,24 @@ func parseNothing(_ *fault, arg string) error {
 	return nil
 }
 
-// parseSelector reads [OPCODE][#N].
+// parseSelector reads [OPCODE][#N|%P].
 func parseSelector(x *fault, arg string) error {
-	op, nth, ok := strings.Cut(arg, "#")
+	op, part, chance := strings.Cut(arg, "%")
+	if chance {
+		p, err := strconv.ParseFloat(part, 64)
+		if err != nil || !(p > 0 && p <= 100) {
+			return fmt.Errorf("%q is no percentage above 0 and up to 100", part)
+		}
+		x.percent = p
+	}
+	op, nth, ok := strings.Cut(op, "#")
 	if ok {
 		n, err := strconv.Atoi(nth)
 		if err != nil || n < 1 {
 			return fmt.Errorf("%q is no count", nth)
+		}
+		if chance {
+			return fmt.Errorf("%q is a count and a percentage; give one of them", arg)
 		}
 		x.nth = n
 	}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math/rand/v2"
 	"time"
 
 	"github.com/mlxvfio/mlxvfio/internal/prm"
@@ -102,15 +103,16 @@ func (p *commandPlan) events() int {
 	return 1
 }
 
-// command decides the fate of the next command with this opcode.
-func (s *faultSet) command(op prm.Opcode) commandPlan {
+// command decides the fate of the next command with this opcode; r decides what is
+// left to chance.
+func (s *faultSet) command(op prm.Opcode, r *rand.Rand) commandPlan {
 	var p commandPlan
 	for _, x := range s.list {
 		if !x.kind.command || x.op != anyOp && x.op != op {
 			continue
 		}
 		x.seen++
-		if x.nth != 0 && x.seen != x.nth {
+		if x.nth != 0 && x.seen != x.nth || x.percent != 0 && r.Float64()*100 >= x.percent {
 			continue
 		}
 		switch x.kind.Name {
