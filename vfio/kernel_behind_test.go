@@ -20,7 +20,8 @@ import (
 // mapped, so that there is something to map.
 type fakeBehind struct {
 	open    func() Transport
-	t       Transport // a handle on the model, until the IOMMU has forgotten it
+	t       Transport         // a handle on the model, until the IOMMU has forgotten it
+	maps    map[uint64]uint64 // IOVA → size
 	vectors map[uint32][]*Vector
 	tail    []byte
 }
@@ -46,13 +47,16 @@ func errnoOf(err error) error {
 // use is the open of the function's file (Linux vfio_pci_core.c, vfio_pci_core_enable).
 func (b *fakeBehind) use() {
 	if b.t == nil {
-		b.t, b.vectors = b.open(), map[uint32][]*Vector{}
+		b.t, b.vectors, b.maps = b.open(), map[uint32][]*Vector{}, map[uint64]uint64{}
 	}
 	_ = b.t.Reset()
 }
 
 // release is its close (vfio_pci_core_disable): off the bus, interrupts off, reset.
 func (b *fakeBehind) release() {
+	if b.t == nil {
+		return // it was never bound
+	}
 	_ = b.t.WriteRegion(RegionConfig, configCommand, []byte{0, 0})
 	for index := range b.vectors {
 		_ = b.disarm(index)
@@ -61,8 +65,11 @@ func (b *fakeBehind) release() {
 }
 
 // forget is the end of the IOMMU domain with what is still mapped.
-func (b *fakeBehind) forget(maps map[uint64]uint64) {
-	for at, size := range maps {
+func (b *fakeBehind) forget() {
+	if b.t == nil {
+		return
+	}
+	for at, size := range b.maps {
 		_ = b.t.DMA().Unmap(at, size)
 	}
 	_ = b.t.Close()
@@ -70,10 +77,10 @@ func (b *fakeBehind) forget(maps map[uint64]uint64) {
 }
 
 // forgetBehind ends what the functions of a group had mapped.
-func (k *fakeKernel) forgetBehind(group int, maps map[uint64]uint64) {
+func (k *fakeKernel) forgetBehind(group int) {
 	for _, d := range k.devs {
-		if d.group == group && d.behind != nil && d.behind.t != nil {
-			d.behind.forget(maps)
+		if d.group == group && d.behind != nil {
+			d.behind.forget()
 		}
 	}
 }
@@ -212,32 +219,52 @@ func (b *fakeBehind) access(name string, p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-func (b *fakeBehind) mapDMA(x *abi.Iommu_type1_dma_map) error {
-	// The address of a memfd's mapping: nothing that the collector moves or frees.
-	mem := unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&x.Vaddr))), x.Size)
-	return errnoOf(b.t.DMA().Map(Mapping{IOVA: x.Iova, Bytes: mem, FD: -1, ReadOnly: x.Flags&abi.VFIO_DMA_MAP_FLAG_WRITE == 0}))
+// mapDMA maps the memory whose address is in va: that of a memfd's mapping, which
+// the collector neither moves nor frees.
+func (b *fakeBehind) mapDMA(va *uint64, iova, size uint64, readOnly bool) error {
+	return b.mapBytes(unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(va))), size), iova, readOnly)
 }
 
-func (b *fakeBehind) unmapDMA(iova, size uint64) error { return errnoOf(b.t.DMA().Unmap(iova, size)) }
+func (b *fakeBehind) mapBytes(mem []byte, iova uint64, readOnly bool) error {
+	err := b.t.DMA().Map(Mapping{IOVA: iova, Bytes: mem, FD: -1, ReadOnly: readOnly})
+	if err == nil {
+		b.maps[iova] = uint64(len(mem))
+	}
+	return errnoOf(err)
+}
+
+func (b *fakeBehind) unmapDMA(iova, size uint64) error {
+	err := b.t.DMA().Unmap(iova, size)
+	if err == nil {
+		delete(b.maps, iova)
+	}
+	return errnoOf(err)
+}
 
 // FakeMachine is the fake kernel with a function of the caller's Transport behind
 // 0000:01:00.0, for tests from outside the package.
-type FakeMachine struct{ k *fakeKernel }
+type FakeMachine struct {
+	k *fakeKernel
+	o KernelOptions
+}
 
-// NewFakeMachine makes one; open gives a handle on the function each time the
-// kernel takes hold of it.
-func NewFakeMachine(t *testing.T, open func() Transport) *FakeMachine {
-	k := newFakeKernel(t)
+// NewFakeMachine makes one on which the function is opened by a backend; open gives
+// a handle on the function each time the kernel takes hold of it.
+func NewFakeMachine(t *testing.T, backend string, open func() Transport) *FakeMachine {
+	k := backends[backend].kernel(t)
 	k.maxMaps = 1 << 16
 	k.devs["0000:01:00.0"].behind = &fakeBehind{open: open}
 	exempt := kernelMemlock.exempt
 	kernelMemlock.exempt = func() bool { return true } // nothing is pinned here
 	t.Cleanup(func() { kernelMemlock.exempt = exempt })
-	return &FakeMachine{k}
+	o := k.options()
+	o.Backend = backend
+	backends[backend].set(&o)
+	return &FakeMachine{k, o}
 }
 
 // Open opens the function as a user does.
-func (m *FakeMachine) Open() (Transport, error) { return OpenGroup("0000:01:00.0", m.k.options()) }
+func (m *FakeMachine) Open() (Transport, error) { return Open("0000:01:00.0", m.o) }
 
 // Hook is asked at each system call, by its name (the request of an ioctl, "open group", …): what it answers is the
 // answer, unless it is 0. A close it fails is done all the same.

@@ -164,6 +164,9 @@ func (k *fakeKernel) bind(f *fakeFD, x *abi.Device_bind_iommufd) error {
 		}
 	}
 	f.cdev.iommufd, f.cdev.devid = fd, k.newID()
+	if f.dev.behind != nil {
+		f.dev.behind.use()
+	}
 	x.Out_devid = f.cdev.devid
 	return nil
 }
@@ -195,6 +198,13 @@ func (k *fakeKernel) attach(f *fakeFD, x *abi.Device_attach_iommufd_pt) error {
 		for at, m := range a.maps {
 			if at <= r.Last && r.First <= at+m.Length-1 {
 				return unix.EADDRINUSE
+			}
+		}
+	}
+	if b := f.dev.behind; b != nil {
+		for _, m := range a.maps {
+			if err := b.mapDMA(&m.User_va, m.Iova, m.Length, m.Flags&abi.IOMMU_IOAS_MAP_WRITEABLE == 0); err != nil {
+				return err
 			}
 		}
 	}
@@ -297,6 +307,13 @@ func (k *fakeKernel) ioasMap(f *fakeFD, x *abi.Iommu_ioas_map) error {
 			return unix.EEXIST
 		}
 	}
+	for _, d := range k.attached(f, x.Ioas_id) {
+		if b := d.dev.behind; b != nil {
+			if err := b.mapDMA(&x.User_va, x.Iova, x.Length, x.Flags&abi.IOMMU_IOAS_MAP_WRITEABLE == 0); err != nil {
+				return err
+			}
+		}
+	}
 	a.maps[x.Iova] = *x
 	return nil
 }
@@ -311,6 +328,13 @@ func (k *fakeKernel) ioasUnmap(f *fakeFD, x *abi.Iommu_ioas_unmap) error {
 		if at >= x.Iova && at+m.Length <= x.Iova+x.Length {
 			delete(a.maps, at)
 			done += m.Length
+			for _, d := range k.attached(f, x.Ioas_id) {
+				if b := d.dev.behind; b != nil {
+					if err := b.unmapDMA(at, m.Length); err != nil {
+						return err
+					}
+				}
+			}
 		} else if at < x.Iova+x.Length && x.Iova < at+m.Length {
 			return unix.ENOENT // it would split a mapping
 		}

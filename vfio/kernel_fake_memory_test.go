@@ -38,6 +38,9 @@ func (h *fakeHuge) Close() error {
 	h.k.mu.Lock()
 	defer h.k.mu.Unlock()
 	delete(h.k.huge, uintptr(unsafe.Pointer(unsafe.SliceData(h.Bytes()))))
+	for _, b := range h.k.unguarded() {
+		_ = b.unmapDMA(h.at, uint64(len(h.Bytes()))) // unless the function was closed before
+	}
 	return h.Arena.Close()
 }
 
@@ -105,6 +108,11 @@ func (k *fakeKernel) contiguous(size int, locate func(page []byte) (uint64, erro
 		k.huge = map[uintptr]*fakeHuge{}
 	}
 	k.huge[uintptr(unsafe.Pointer(unsafe.SliceData(a.Bytes())))] = h
+	for _, b := range k.unguarded() {
+		if err := b.mapBytes(a.Bytes(), h.at, false); err != nil {
+			k.broken = append(k.broken, "memory without an IOMMU: "+err.Error())
+		}
+	}
 	k.mu.Unlock()
 	for off := 0; off < size; off += hugePage {
 		at, err := locate(a.Bytes()[off : off+hugePage])
@@ -117,6 +125,16 @@ func (k *fakeKernel) contiguous(size int, locate func(page []byte) (uint64, erro
 		}
 	}
 	return h, h.at, nil
+}
+
+// unguarded are the models that reach memory by its physical address.
+func (k *fakeKernel) unguarded() (all []*fakeBehind) {
+	for _, d := range k.devs {
+		if d.noIOMMU && d.behind != nil && d.behind.t != nil {
+			all = append(all, d.behind)
+		}
+	}
+	return all
 }
 
 // readPagemap is called with mu held.

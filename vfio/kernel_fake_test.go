@@ -276,12 +276,15 @@ func (k *fakeKernel) close(fd int) error {
 		}
 		if last { // the IOMMU type and the mappings go with the last group
 			c.iommu = 0
-			k.forgetBehind(f.group, c.maps)
+			k.forgetBehind(f.group)
 			clear(c.maps)
 		}
 	}
 	if f.kind == "device" && f.dev.behind != nil {
 		f.dev.behind.release()
+		if f.cdev.opened { // without a function in it the address space is a list
+			f.dev.behind.forget()
+		}
 	}
 	return k.enter("close " + f.kind)
 }
@@ -545,7 +548,7 @@ func (k *fakeKernel) mapDMA(f *fakeFD, x *abi.Iommu_type1_dma_map) error {
 		}
 	}
 	for _, b := range k.behind(f) {
-		if err := b.mapDMA(x); err != nil {
+		if err := b.mapDMA(&x.Vaddr, x.Iova, x.Size, x.Flags&abi.VFIO_DMA_MAP_FLAG_WRITE == 0); err != nil {
 			return err
 		}
 	}

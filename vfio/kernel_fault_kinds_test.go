@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/mlxvfio/mlxvfio"
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
 
@@ -25,12 +26,16 @@ const throughout = "throughout"
 // storm is how often a call is interrupted before it is done.
 const storm = 3
 
-func kernelKinds(all []place) (kinds []kernelKind) {
+func kernelKinds(backend string, all []place) (kinds []kernelKind) {
 	always := []string{throughout}
+	var bringUp []string
+	for _, s := range mlxvfio.Stages() {
+		bringUp = append(bringUp, s.Name)
+	}
 	var calls []string
 	for _, p := range all {
-		// Linux lets no signal interrupt an unmap.
-		if !slices.Contains(calls, p.call) && p.call != "munmap" && p.call != "blank" {
+		// Linux lets no signal interrupt an unmap or a dup, and huge pages are more than a call.
+		if !slices.Contains(append(calls, "munmap", "blank", "dup", "contiguous"), p.call) {
 			calls = append(calls, p.call)
 		}
 	}
@@ -39,17 +44,23 @@ func kernelKinds(all []place) (kinds []kernelKind) {
 	}
 	kinds = append(kinds, kernelKind{name: "every call interrupted thrice (EINTR)", stages: always, set: interrupt("")})
 
-	for name, errno := range map[string]syscall.Errno{"no memory can be pinned (ENOMEM)": syscall.ENOMEM, "the IOMMU is full (ENOSPC)": syscall.ENOSPC} {
-		kinds = append(kinds, kernelKind{name: name, stages: []string{"command-queue", "init-pages"}, errno: errno, set: func(m *machine, here func() bool) {
+	maps := map[string]string{vfio.BackendType1: "VFIO_IOMMU_MAP_DMA", vfio.BackendIOMMUFD: "IOMMU_IOAS_MAP", vfio.BackendNoIOMMU: "contiguous"}[backend]
+	for _, x := range []struct {
+		name  string
+		errno syscall.Errno
+	}{{"no memory can be had (ENOMEM)", syscall.ENOMEM}, {"no mapping can be had (ENOSPC)", syscall.ENOSPC}} {
+		kinds = append(kinds, kernelKind{name: x.name, stages: []string{"command-queue", "init-pages"}, errno: x.errno, set: func(m *machine, here func() bool) {
 			m.Hook(func(call string) syscall.Errno {
-				if call == "VFIO_IOMMU_MAP_DMA" && here() {
-					return errno
+				if call == maps && here() {
+					return x.errno
 				}
 				return 0
 			})
 		}})
 	}
-	slices.SortFunc(kinds[len(kinds)-2:], func(a, b kernelKind) int { return len(a.name) - len(b.name) })
+	if backend != vfio.BackendType1 {
+		return kinds // what follows is the same code
+	}
 
 	short := func(call string, region int) func(*machine, func() bool) {
 		return func(m *machine, here func() bool) {
@@ -69,8 +80,8 @@ func kernelKinds(all []place) (kinds []kernelKind) {
 		kernelKind{name: "BAR0 takes pieces", stages: []string{"command-queue", "enable-hca", "init-hca", "ready"}, errno: io.ErrUnexpectedEOF,
 			set: short("pwrite", vfio.RegionBAR0)},
 		// The link goes down: reads give all ones, writes vanish, a reset fails.
-		kernelKind{name: "hot-unplugged", stages: []string{"open", "reset", "command-queue", "enable-hca", "init-hca", "event-mode", "ready"}, errno: vfio.ErrGone, set: func(m *machine, here func() bool) {
-			m.limit = 1500 * time.Millisecond // more than the pulse at which the device is looked at
+		kernelKind{name: "hot-unplugged", stages: bringUp, errno: vfio.ErrGone, set: func(m *machine, here func() bool) {
+			m.limit = 100 * time.Millisecond // when it is over the device is looked at
 			down := false
 			m.Hook(func(call string) syscall.Errno {
 				if !down && here() {
@@ -94,7 +105,7 @@ func interrupt(call string) func(*machine, func() bool) {
 	return func(m *machine, here func() bool) {
 		n := map[string]int{}
 		m.Hook(func(name string) syscall.Errno {
-			if call != "" && name != call || name == "munmap" || !here() {
+			if call != "" && name != call || name == "munmap" || name == "dup" || name == "contiguous" || !here() {
 				return 0
 			}
 			if n[name]++; n[name]%(storm+1) == 0 {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -23,7 +24,7 @@ import (
 type machine struct {
 	*vfio.FakeMachine
 	chip  *sim.Chip
-	stage string
+	stage atomic.Value  // string: event loops make calls, too
 	limit time.Duration // of a command
 }
 
@@ -33,20 +34,23 @@ const (
 	closing = "close"
 )
 
-func newMachine(t *testing.T) *machine {
+func newMachine(t *testing.T, backend string) *machine {
 	t.Helper()
 	o, err := sim.Parse("sim:cx5")
 	require.NoError(t, err)
 	c, err := sim.New(o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
-	return &machine{FakeMachine: vfio.NewFakeMachine(t, func() vfio.Transport { return c.Function(0) }), chip: c, limit: 500 * time.Millisecond}
+	return &machine{FakeMachine: vfio.NewFakeMachine(t, backend, func() vfio.Transport { return c.Function(0) }), chip: c, limit: 500 * time.Millisecond}
 }
+
+// now is the stage.
+func (m *machine) now() string { return m.stage.Load().(string) }
 
 // life is what a driver does from the first system call to the last one. up tells
 // how far it came.
 func (m *machine) life(t *testing.T) (up bool, err error) {
-	m.stage = getting
+	m.stage.Store(getting)
 	tr, err := m.Open()
 	if err != nil {
 		return false, err
@@ -54,7 +58,7 @@ func (m *machine) life(t *testing.T) (up bool, err error) {
 	w := drivertest.Watch(tr)
 	h, err := mlxvfio.Open(t.Context(), w, mlxvfio.Options{
 		CommandTimeout: m.limit, FirmwareTimeout: 2 * time.Second,
-		BeforeStage: func(name string) error { m.stage = name; return nil },
+		BeforeStage: func(name string) error { m.stage.Store(name); return nil },
 	})
 	if err != nil {
 		var se *mlxvfio.StageError
@@ -63,7 +67,7 @@ func (m *machine) life(t *testing.T) (up bool, err error) {
 		w.Check(t)
 		return false, err
 	}
-	m.stage = closing
+	m.stage.Store(closing)
 	err = h.Close(t.Context())
 	drivertest.Balanced(t, h.Ledger())
 	w.Check(t)
@@ -74,10 +78,10 @@ func (m *machine) life(t *testing.T) (up bool, err error) {
 type place struct{ call, stage string }
 
 // places are the system calls of a life, in their order, each once per stage.
-func places(t *testing.T) (all []place) {
-	m := newMachine(t)
+func places(t *testing.T, backend string) (all []place) {
+	m := newMachine(t, backend)
 	m.Hook(func(name string) syscall.Errno {
-		if p := (place{name, m.stage}); !slices.Contains(all, p) {
+		if p := (place{name, m.now()}); !slices.Contains(all, p) {
 			all = append(all, p)
 		}
 		return 0
@@ -97,8 +101,7 @@ var kernelNames = faultdoc.Names{
 var kernelErrnos = []struct {
 	name  string
 	errno syscall.Errno
-	// everywhere: at each stage at which the call is made; the others at its first
-	// one and at the close.
+	// everywhere: at each stage at which the call is made; the others at its first.
 	everywhere bool
 }{
 	{"EIO", syscall.EIO, true}, {"ENOMEM", syscall.ENOMEM, false}, {"EPERM", syscall.EPERM, false}, {"EACCES", syscall.EACCES, false},
@@ -109,33 +112,47 @@ var kernelErrnos = []struct {
 // model behind a fake of the kernel's system call table, and has each call fail at
 // each stage with each errno.
 func TestKernelFaultTable(t *testing.T) {
-	all := places(t)
+	for backend, section := range map[string]string{
+		vfio.BackendType1: "kernel VFIO", vfio.BackendIOMMUFD: "kernel VFIO, iommufd", vfio.BackendNoIOMMU: "kernel VFIO, no IOMMU",
+	} {
+		t.Run(backend, func(t *testing.T) { kernelTable(t, backend, section) })
+	}
+}
+
+func kernelTable(t *testing.T, backend, section string) {
+	all := places(t, backend)
+	if backend != vfio.BackendType1 { // the calls that are its own
+		known := places(t, vfio.BackendType1)
+		all = slices.DeleteFunc(all, func(p place) bool {
+			return slices.ContainsFunc(known, func(q place) bool { return q.call == p.call })
+		})
+	}
 	stages := []string{getting}
 	for _, s := range mlxvfio.Stages() {
 		stages = append(stages, s.Name)
 	}
-	table := faultdoc.New("kernel VFIO", "TestKernelFaultTable", append(stages, closing)...)
+	table := faultdoc.New(section, "TestKernelFaultTable", append(stages, closing)...)
 	for i, p := range all {
 		for _, e := range kernelErrnos {
-			if !e.everywhere && slices.ContainsFunc(all[:i], func(q place) bool { return q.call == p.call }) && p.stage != closing {
+			if !e.everywhere && slices.ContainsFunc(all[:i], func(q place) bool { return q.call == p.call }) {
 				continue
 			}
 			row := table.Row(p.call+" fails", e.name, p.stage)
 			t.Run(fmt.Sprintf("%s/%s/%s", p.call, p.stage, e.name), func(t *testing.T) {
 				base := drivertest.Now()
-				kernelRow(t, p, e.errno, row)
+				kernelRow(t, newMachine(t, backend), p, e.errno, row)
 				base.Check(t)
 			})
 		}
 	}
-	for _, k := range kernelKinds(all) {
+	for _, k := range kernelKinds(backend, all) {
 		for _, stage := range k.stages {
 			row := table.Row(k.name, k.variant, stage)
 			t.Run(k.name+k.variant+"/"+stage, func(t *testing.T) {
 				base := drivertest.Now()
-				m := newMachine(t)
+				m := newMachine(t, backend)
 				k.set(m, func() bool {
-					here := m.stage == stage || stage == throughout
+					here := m.now() == stage || stage == throughout
 					if here {
 						row.Raised()
 					}
@@ -149,11 +166,10 @@ func TestKernelFaultTable(t *testing.T) {
 	table.Check(t)
 }
 
-func kernelRow(t *testing.T, p place, errno syscall.Errno, row *faultdoc.Row) {
-	m := newMachine(t)
+func kernelRow(t *testing.T, m *machine, p place, errno syscall.Errno, row *faultdoc.Row) {
 	once := false
 	m.Hook(func(name string) syscall.Errno {
-		if once || name != p.call || m.stage != p.stage {
+		if once || name != p.call || m.now() != p.stage {
 			return 0
 		}
 		once = true

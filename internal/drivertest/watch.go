@@ -62,6 +62,15 @@ type watchedMapper struct {
 	calls int
 }
 
+// Supply is that of the Mapper beneath, where no IOMMU guards the function.
+func (m *watchedMapper) Supply(size int) (vfio.Backing, uint64, error) {
+	p, ok := m.Mapper.(vfio.PhysicalMapper)
+	if !ok {
+		return nil, 0, &vfio.Error{Op: "allocate DMA memory", Err: vfio.ErrNotSupported}
+	}
+	return p.Supply(size)
+}
+
 func (m *watchedMapper) Map(x vfio.Mapping) error {
 	if err := m.Mapper.Map(x); err != nil {
 		return err
