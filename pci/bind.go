@@ -44,7 +44,7 @@ func Bind(ctx context.Context, b BDF, opt Options) (*Result, error) {
 		return t.res, err
 	}
 	if done, err := t.alreadyBound(f); done || err != nil {
-		return t.res, t.repairSwitch(ctx, err)
+		return t.res, t.reopenSwitch(ctx, f, err)
 	}
 	if err := t.acquire(); err != nil {
 		return t.res, err
@@ -54,7 +54,7 @@ func Bind(ctx context.Context, b BDF, opt Options) (*Result, error) {
 		return t.res, err
 	}
 	if done, err := t.alreadyBound(f); done || err != nil { // someone was faster
-		return t.res, t.repairSwitch(ctx, err)
+		return t.res, t.reopenSwitch(ctx, f, err)
 	}
 	if err := t.checkBind(f); err != nil {
 		return t.res, err
@@ -224,14 +224,21 @@ func (t *txn) moveToVFIO(ctx context.Context, f *Function) error {
 		}
 		return failf(t.op, t.b, ErrProbe, "dmesg | grep -i vfio", "asked for %s, the function has %s", vfioDriver, nameOrNone(got))
 	}
-	return t.switchBack(ctx)
+	t.unlockSwitch()
+	return nil
 }
 
-// repairSwitch ends what a bind that died right after its probe left on. err is
-// why there is nothing else to do, or nil.
-func (t *txn) repairSwitch(ctx context.Context, err error) error {
-	m, merr := readMark(t.op, t.b, t.o)
-	if err != nil || merr != nil || m == nil || m.BDF != t.b {
+// reopenSwitch turns no-IOMMU mode on for a function that vfio-pci has in that
+// mode already, and that could not be opened because somebody turned it off. err
+// is why there is nothing else to do, or nil.
+func (t *txn) reopenSwitch(ctx context.Context, f *Function, err error) error {
+	if err != nil || f.IOMMU == nil || !f.IOMMU.NoIOMMU || !t.o.UnsafeNoIOMMU {
+		return err
+	}
+	if on, err := t.switchIsOn(); on || err != nil {
+		return err
+	}
+	if err := t.checkNoIOMMU(); err != nil {
 		return err
 	}
 	if t.lock == nil {
@@ -240,8 +247,9 @@ func (t *txn) repairSwitch(ctx context.Context, err error) error {
 		}
 		defer t.release()
 	}
-	t.note("process %d died before it had turned no-IOMMU mode off", m.PID)
-	return t.switchBack(ctx)
+	t.res.Already = false
+	defer t.unlockSwitch()
+	return t.switchOn(ctx)
 }
 
 // rollBack undoes a failed bind without the caller's context, which may be

@@ -36,8 +36,8 @@
 // Writes go only to the function's own folder (driver_override), to
 // drivers_probe, and to the bind and unbind files of a driver. A bind without
 // IOMMU, which Options.UnsafeNoIOMMU must allow, also turns the kernel's switch of
-// that mode on for its probe and off again; a mark beside the journals says so in
-// between.
+// that mode on, and the Unbind of the last such function turns it off; a mark
+// beside the journals says so in between.
 //
 // # Names
 //

@@ -18,6 +18,9 @@ func (d *doctor) unguarded() {
 	again := "sudo mlxvfio doctor " + d.b.String() + " --unsafe-noiommu  # root has it; a container needs "
 	if d.f.IOMMU == nil {
 		d.built()
+	} else if data, err := d.o.FS.ReadFile(d.o.noIOMMUParam()); err != nil || strings.TrimSpace(string(data)) != "Y" {
+		d.found(NoIOMMUOff, "echo Y > "+d.o.noIOMMUParam()+"  # or mlxvfio bind "+d.b.String()+" --unsafe-noiommu, whose unbind turns it off again",
+			"%s is not Y: VFIO_SET_IOMMU answers ENODEV", d.o.noIOMMUParam())
 	}
 	if ok, why := d.h.capable(capSysRawIO); !ok {
 		d.found(NoRawIO, again+"--cap-add SYS_RAWIO", "%s (CAP_SYS_RAWIO is bit %d)", why, capSysRawIO)
@@ -67,6 +70,9 @@ func (d *doctor) leftOn() {
 		d.found(NoIOMMUOn, "echo N > "+param, "%s is Y", param)
 		return
 	}
+	if len(noIOMMUFunctions(d.o, BDF{})) > 0 {
+		return // it is on for those
+	}
 	if m.PID <= 0 {
 		d.found(NoIOMMULeft, "echo N > "+param+"; rm "+d.o.noIOMMUMark(), "%s is Y; %s is no mark of a bind", param, d.o.noIOMMUMark())
 		return
@@ -74,5 +80,6 @@ func (d *doctor) leftOn() {
 	if _, err := d.o.FS.Stat(filepath.Join(d.o.ProcRoot, strconv.Itoa(m.PID))); err == nil {
 		return // a bind at work
 	}
-	d.found(NoIOMMULeft, "mlxvfio unbind "+m.BDF.String(), "%s is Y; %s: process %d turned it on for a bind of %s and is gone", param, d.o.noIOMMUMark(), m.PID, m.BDF)
+	d.found(NoIOMMULeft, "mlxvfio unbind "+m.BDF.String(), "%s is Y; %s: process %d turned it on for a bind of %s and is gone, and no function is in that mode",
+		param, d.o.noIOMMUMark(), m.PID, m.BDF)
 }

@@ -41,6 +41,7 @@ const (
 	NoIOMMULockdown FindingID = "noiommu-lockdown"
 	NoIOMMULeft     FindingID = "noiommu-left-on"
 	NoIOMMUOn       FindingID = "noiommu-on"
+	NoIOMMUOff      FindingID = "noiommu-off"
 
 	ModuleMissing FindingID = "module-missing"
 	BackendAbsent FindingID = "backend-absent"
@@ -161,10 +162,12 @@ var findings = []FindingInfo{
 		Why: "without an IOMMU memory must be contiguous for the device by itself, and must not move: only reserved huge pages are both"},
 	{ID: NoIOMMULockdown, Severity: Warning, Machine: true, Title: "the kernel is locked down, and no IOMMU guards it",
 		Why: "mainline kernels let no-IOMMU mode be, although it undoes what a lockdown promises; kernels that carry a check for it refuse the open with EPERM"},
-	{ID: NoIOMMULeft, Severity: Warning, Machine: true, Title: "a bind was cut off and left no-IOMMU mode on",
+	{ID: NoIOMMUOff, Severity: Blocks, Machine: true, Need: "no-IOMMU mode on", Title: "no-IOMMU mode was turned off under the function",
+		Why: "the kernel asks for the mode at the bind and again at each open; vfio-pci keeps the function, and nobody can open it"},
+	{ID: NoIOMMULeft, Severity: Warning, Machine: true, Title: "no-IOMMU mode was left on and no function needs it",
 		Why: "any function without IOMMU that gets vfio-pci is unguarded as long as it is on"},
 	{ID: NoIOMMUOn, Severity: Note, Machine: true, Title: "no-IOMMU mode is on",
-		Why: "any function without IOMMU that gets vfio-pci is unguarded; mlxvfio needs it on during a bind only, and turns it on and off by itself"},
+		Why: "any function without IOMMU that gets vfio-pci is unguarded; mlxvfio turns the mode on at a bind --unsafe-noiommu and off at the last unbind, but leaves alone what others turned on"},
 	{ID: ModuleMissing, Severity: Blocks, Machine: true, Need: "modprobe", Title: "a VFIO module is not loaded",
 		Why: "vfio-pci is the driver to bind, vfio_iommu_type1 makes the mappings where an open goes by the group; with iommufd it is not needed"},
 	{ID: BackendAbsent, Severity: Blocks, Need: "another --backend", Title: "the way in that was asked for does not exist",

@@ -15,23 +15,27 @@ import (
 )
 
 // No-IOMMU mode is a switch of the whole machine: while it is on, vfio-pci takes
-// any function that no IOMMU guards (Linux vfio/group.c). It is asked only when
-// vfio-pci probes; a function that was taken stays. So Bind turns it on for its
-// probe and off again, and a mark on disk says so in between:
+// any function that no IOMMU guards (Linux vfio/group.c), and only while it is on
+// can such a function be opened: the kernel asks again when the container gets its
+// IOMMU (Linux vfio/container.c, vfio_noiommu_ioctl; with it off VFIO_SET_IOMMU
+// answers ENODEV). So Bind turns it on, and the Unbind after which no function is
+// in that mode turns it off; a mark on disk says that it was off before:
 //
-//	lock ──mark──▶ Y ──▶ probe, verified ──▶ N ──▶ mark removed, unlocked
+//	lock ──mark──▶ Y ──▶ probe, verified, unlocked … last unbind: N ──▶ mark removed
 //
-// The mark is written before the switch and removed after it. Whoever finds one
-// whose lock is free found a bind that died: Unbind puts the switch back and
-// removes the mark. A switch that was on before is somebody's decision and stays.
+// The mark is written before the switch and removed after it, so a process that
+// dies anywhere leaves either a switch that is off or a mark. Whether a function
+// still needs the mode is read from the kernel, whose groups of that mode exist as
+// long as vfio-pci has their function. A switch that was on before is somebody's
+// decision and stays.
 
 // markSchema names the format; a later one gets another number.
 const markSchema = "mlxvfio.pci.noiommu/1"
 
-// mark says that a bind turned no-IOMMU mode on.
+// mark says that a bind turned no-IOMMU mode on, which was off.
 type mark struct {
 	Schema string `json:"schema"`
-	// BDF is the function whose bind it was.
+	// BDF is the function whose bind it was; others may need the mode by now.
 	BDF  BDF       `json:"bdf"`
 	Time time.Time `json:"time"`
 	PID  int       `json:"pid"`
@@ -86,14 +90,17 @@ func (t *txn) checkNoIOMMU() error {
 	t.unguarded = true
 	t.res.Overrode = append(t.res.Overrode, "no IOMMU: the device can write anywhere in memory")
 	t.res.Warnings = append(t.res.Warnings, fmt.Sprintf("unsafe: no IOMMU guards %s: a wrong address, of a bug or of the device's own making, "+
-		"overwrites this machine's memory, any of it, and nobody is told; the kernel is tainted (U) until it boots", t.b))
+		"overwrites this machine's memory, any of it, and nobody is told; the kernel is tainted (U) until it boots, and its no-IOMMU mode is on until unbind", t.b))
 	return nil
 }
 
-// lockSwitch excludes other binds that use the switch. They hold it for the time
-// of a probe, so it is waited for.
-func (t *txn) lockSwitch(ctx context.Context) error {
-	const step, limit = 10 * time.Millisecond, 10 * time.Second
+// switchWait bounds the wait for others at the switch. They hold it for the time
+// of a probe.
+const switchWait = 10 * time.Second
+
+// lockSwitch excludes others that use the switch; it waits for them.
+func (t *txn) lockSwitch(ctx context.Context, limit time.Duration) error {
+	const step = 10 * time.Millisecond
 	path := t.o.noIOMMULock()
 	for end := time.Now().Add(limit); ; {
 		lock, err := t.o.FS.Lock(path)
@@ -105,7 +112,7 @@ func (t *txn) lockSwitch(ctx context.Context) error {
 			return sysfsError(t.op, t.b, "lock", path, err)
 		}
 		if time.Now().After(end) {
-			return failf(t.op, t.b, ErrBusy, "fuser -v "+path, "another bind has no-IOMMU mode on since %v", limit)
+			return failf(t.op, t.b, ErrBusy, "fuser -v "+path, "another bind is at the switch of no-IOMMU mode since %v", limit)
 		}
 		timer := time.NewTimer(step)
 		select {
@@ -124,9 +131,10 @@ func (t *txn) unlockSwitch() {
 	}
 }
 
-// switchOn makes the next probe of vfio-pci accept the function.
+// switchOn makes the next probe of vfio-pci accept the function, and opens of it
+// work. The switch stays locked, until the function itself shows that it needs it.
 func (t *txn) switchOn(ctx context.Context) error {
-	if err := t.lockSwitch(ctx); err != nil {
+	if err := t.lockSwitch(ctx, switchWait); err != nil {
 		return err
 	}
 	m, err := readMark(t.op, t.b, t.o)
@@ -138,12 +146,11 @@ func (t *txn) switchOn(ctx context.Context) error {
 		return err
 	}
 	if on && m == nil {
-		t.note("%s was Y before: it stays", t.o.noIOMMUParam())
-		t.unlockSwitch()
+		t.note("%s was Y before: it stays, also after unbind", t.o.noIOMMUParam())
 		return nil
 	}
-	// A mark that is there is of a bind that died: it says all the same what to
-	// restore.
+	// A mark that is there is of another bind, dead or alive: it says what to
+	// restore, whoever is the last.
 	if m == nil {
 		m = &mark{Schema: markSchema, BDF: t.b, Time: time.Now().UTC().Truncate(time.Second), PID: os.Getpid()}
 		if err := t.writeDurably("mark no-IOMMU mode", t.o.noIOMMUTemp(), t.o.noIOMMUMark(), m); err != nil {
@@ -156,21 +163,22 @@ func (t *txn) switchOn(ctx context.Context) error {
 	return t.write(ctx, "turn no-IOMMU mode on", t.o.noIOMMUParam(), "Y")
 }
 
-// switchBack undoes switchOn, of this bind or of one that died, and does nothing
-// where there is nothing to undo. A bind that is at work elsewhere keeps its mark.
+// switchBack turns the switch off where a bind turned it on and no other function
+// needs it; the function itself must have left vfio-pci. It does nothing where
+// there is nothing to undo.
 func (t *txn) switchBack(ctx context.Context) error {
 	if t.swtch == nil {
 		if !t.switchTraces() {
 			return nil
 		}
-		lock, err := t.o.FS.Lock(t.o.noIOMMULock())
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil // whoever has it turns the switch back
+		err := t.lockSwitch(ctx, switchWait/5)
+		if errors.Is(err, ErrBusy) {
+			t.note("a bind of another function is at the switch of no-IOMMU mode: it stays on for that one")
+			return nil
 		}
 		if err != nil {
-			return sysfsError(t.op, t.b, "lock", t.o.noIOMMULock(), err)
+			return err
 		}
-		t.swtch = lock
 	}
 	defer t.unlockSwitch()
 	if _, err := t.o.FS.Stat(t.o.noIOMMUTemp()); err == nil {
@@ -182,6 +190,10 @@ func (t *txn) switchBack(ctx context.Context) error {
 	if m == nil || err != nil {
 		return err
 	}
+	if who := noIOMMUFunctions(t.o, t.b); len(who) > 0 {
+		t.note("no-IOMMU mode stays on: %s needs it", who[0])
+		return nil
+	}
 	on, err := t.switchIsOn()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without the module there is no mode
 		return err
@@ -192,6 +204,32 @@ func (t *txn) switchBack(ctx context.Context) error {
 		}
 	}
 	return t.removeDurably("remove mark of no-IOMMU mode", t.o.noIOMMUMark(), "no-IOMMU mode is off")
+}
+
+// noIOMMUFunctions are the functions in no-IOMMU mode but for one, of whatever
+// vendor: those in the groups that VFIO made up.
+func noIOMMUFunctions(o Options, but BDF) []BDF {
+	dir := filepath.Join(o.SysRoot, "kernel/iommu_groups")
+	groups, err := o.FS.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	var out []BDF
+	for _, g := range groups {
+		if name, err := readGroupName(o, g.Name()); err != nil || name != "vfio-noiommu" {
+			continue
+		}
+		members, err := o.FS.ReadDir(filepath.Join(dir, g.Name(), "devices"))
+		if err != nil {
+			continue // went in the meantime
+		}
+		for _, m := range members {
+			if b, err := ParseBDF(m.Name()); err == nil && b != but {
+				out = append(out, b)
+			}
+		}
+	}
+	return out
 }
 
 // switchTraces: something of a switchOn is on disk.

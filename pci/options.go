@@ -26,8 +26,9 @@ type Options struct {
 
 	// UnsafeNoIOMMU lets Bind accept a function that no IOMMU guards, and lets
 	// Diagnose judge an open of one. Nothing then stops the device from writing
-	// anywhere in memory, and the kernel is tainted. For its probe Bind turns the
-	// vfio module's enable_unsafe_noiommu_mode on, and off again.
+	// anywhere in memory, and the kernel is tainted. Bind turns the vfio
+	// module's enable_unsafe_noiommu_mode on for it, and the Unbind after which no
+	// function is in that mode turns it off.
 	UnsafeNoIOMMU bool
 
 	// Backend is the way into a function that Diagnose judges: BackendIOMMUFD,

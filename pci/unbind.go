@@ -89,7 +89,7 @@ func (t *txn) nothingToDo(ctx context.Context, f *Function) error {
 		return failf(t.op, t.b, ErrNotMellanox, "mlxvfio list", "%04x:%04x", f.Vendor, f.Device)
 	}
 	t.sweep()
-	if err := t.repairSwitch(ctx, nil); err != nil {
+	if err := t.sweepSwitch(ctx); err != nil {
 		return err
 	}
 	t.res.Already = true
@@ -119,6 +119,21 @@ func (t *txn) sweep() {
 	if err := t.o.FS.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.note("%s stays: %v", tmp, err)
 	}
+}
+
+// sweepSwitch turns no-IOMMU mode off that a bind turned on and that no function
+// needs any more, because somebody else took the last one away.
+func (t *txn) sweepSwitch(ctx context.Context) error {
+	if !t.switchTraces() {
+		return nil
+	}
+	if t.lock == nil {
+		if err := t.acquire(); err != nil {
+			return err
+		}
+		defer t.release()
+	}
+	return t.switchBack(ctx)
 }
 
 // checkUnbind holds every condition that must be met before the first write.
@@ -158,10 +173,6 @@ func (t *txn) adopt(f *Function) (*Journal, error) {
 // and removes the journal last. Each run looks at the state anew, so it can be
 // cut off anywhere and repeated.
 func (t *txn) restore(ctx context.Context, j *Journal) error {
-	// First: while no-IOMMU mode is on, the probe below could end at vfio-pci.
-	if err := t.switchBack(ctx); err != nil {
-		return err
-	}
 	f, err := inspect(t.op, t.b, t.o)
 	if err != nil {
 		return err
@@ -176,6 +187,9 @@ func (t *txn) restore(ctx context.Context, j *Journal) error {
 			if err := t.setOverride(ctx, j.Override); err != nil {
 				return err
 			}
+		}
+		if err := t.switchBack(ctx); err != nil {
+			return err
 		}
 		return t.removeJournal()
 	}
@@ -195,6 +209,11 @@ func (t *txn) restore(ctx context.Context, j *Journal) error {
 		if err := t.unbindFrom(ctx, f.Driver); err != nil {
 			return err
 		}
+	}
+	// Now that the function needs it no more, and before a probe that could end at
+	// vfio-pci again while the mode is on.
+	if err := t.switchBack(ctx); err != nil {
+		return err
 	}
 	if probe {
 		if err := t.probeOriginal(ctx, j); err != nil {

@@ -23,8 +23,8 @@ func (a *app) bindVerb() *cobra.Command {
 	})
 	c.Long = `bind moves a function to vfio-pci and writes down, before it changes anything, what unbind must restore.
 It refuses a function whose network interface is up, holds a route or has virtual functions, and one that no IOMMU
-guards. With --unsafe-noiommu it takes the latter too: it turns the kernel's no-IOMMU mode on for the moment in which
-vfio-pci takes the function, and off again. The device can then overwrite any memory of this machine.`
+guards. With --unsafe-noiommu it takes the latter too: it turns the kernel's no-IOMMU mode on, and the unbind
+after which no function needs that turns it off. The device can then overwrite any memory of this machine.`
 	c.Example = examples(
 		"mlxvfio bind 0000:3b:00.0", "from its host driver to vfio-pci",
 		"mlxvfio unbind 0000:3b:00.0", "and back")

@@ -80,11 +80,12 @@ func TestBindNoIOMMU(t *testing.T) {
 	require.Equal(t, exitOK, o.code, o.err)
 	require.Regexp(t, `^mlxvfio: warning: unsafe: no IOMMU guards 0000:3b:00\.0: .*overwrites this machine's memory.*tainted.*\n$`, o.err)
 	require.Contains(t, o.out, "mlx5_core → vfio-pci, /dev/vfio/noiommu-900\n  in spite of: no IOMMU")
-	require.Equal(t, "N\n", m.Read(param))
+	require.Equal(t, "Y\n", m.Read(param), "each open needs it")
 	require.Equal(t, exitOK, cliOn(t, where, "doctor", testBDF, "--unsafe-noiommu").code)
 	require.Equal(t, exitFailed, cliOn(t, where, "doctor", testBDF).code)
 	require.Equal(t, exitOK, cliOn(t, where, "unbind", testBDF).code)
 	require.Equal(t, "mlx5_core", m.State(testBDF).Driver)
+	require.Equal(t, "N\n", m.Read(param))
 
 	o = cliOn(t, where, "bind", testBDF, "--unsafe-noiommu", "--json")
 	require.Contains(t, decodeOne(t, "warning/1", o.err)["warning"], "no IOMMU guards")

@@ -19,14 +19,15 @@ func unguarded(s *Spec) { s.Driver, s.Override, s.Group = "mlx5_core", "", 0 }
 func override(s *Spec) { s.Driver, s.Override, s.Group = "", "vfio-pci", 0 }
 
 // unsafeMode gives the function to vfio-pci in no-IOMMU mode, for which the
-// kernel makes up a group, and leaves the mode off.
+// kernel makes up a group, as a bind does: the mode is on, and a mark says who
+// turned it on.
 func unsafeMode(t *Tree) {
+	t.Write("run/mlxvfio/noiommu.json", markText)
 	t.Write(noIOMMUParam, "Y\n")
 	o := t.Options()
 	if err := o.FS.WriteAttr(t.Path("sys/bus/pci/drivers_probe"), []byte(Patient)); err != nil {
 		panic(err)
 	}
-	t.Write(noIOMMUParam, "N\n")
 }
 
 // ownNoIOMMU is what a kernel with IOMMUFD_NOIOMMU makes in that mode.
@@ -70,6 +71,10 @@ var noIOMMUCases = []Case{
 	{Name: "no-IOMMU mode, another user of the own file", kernel: (*Tree).IOMMUFD, spec: override, tree: all(ownNoIOMMU, func(t *Tree) {
 		t.Opens(4711, "testpmd", "/dev/vfio/devices/noiommu-vfio0")
 	}), opt: unsafely, Want: bound(pci.Busy), Seen: "has /dev/vfio/devices/noiommu-vfio0 open", Verdict: "needs its other user gone"},
+	{Name: "no-IOMMU mode, turned off since", spec: override, tree: all(unsafeMode, with(noIOMMUParam, "N\n")), opt: unsafely, Want: bound(pci.NoIOMMUOff),
+		Seen: "$/" + noIOMMUParam + " is not Y: VFIO_SET_IOMMU answers ENODEV", Remedy: "echo Y > $/" + noIOMMUParam, Verdict: "needs no-IOMMU mode on"},
+	{Name: "no-IOMMU mode, turned on by somebody", spec: override, tree: all(unsafeMode, gone("run/mlxvfio/noiommu.json")), opt: unsafely, Want: bound(pci.NoIOMMUOn),
+		Remedy: "echo N > $/" + noIOMMUParam, Verdict: "ready"},
 	{Name: "no-IOMMU mode, no type1", spec: override, tree: all(unsafeMode, gone("sys/module/vfio_iommu_type1")), opt: unsafely, Want: bound(), Verdict: "ready"},
 	{Name: "no-IOMMU mode, little memlock", spec: override, tree: all(unsafeMode, func(t *Tree) {
 		t.Process(0, "65536", "65536")
@@ -115,7 +120,7 @@ var noIOMMUCases = []Case{
 	{Name: "no-IOMMU mode on", tree: with(noIOMMUParam, "Y\n"), Want: []pci.FindingID{pci.NoIOMMUOn}, Seen: "$/" + noIOMMUParam + " is Y",
 		Remedy: "echo N > $/" + noIOMMUParam, Verdict: "ready"},
 	{Name: "no-IOMMU mode left on", spec: unguarded, tree: all(with(noIOMMUParam, "Y\n"), with("run/mlxvfio/noiommu.json", markText)),
-		Want: []pci.FindingID{pci.NoIOMMULeft, pci.NoIOMMU, pci.NotBound}, Seen: "process 77 turned it on for a bind of " + Patient, Remedy: "mlxvfio unbind " + Patient,
+		Want: []pci.FindingID{pci.NoIOMMULeft, pci.NoIOMMU, pci.NotBound}, Seen: "process 77 turned it on for a bind of " + Patient + " and is gone, and no function is in that mode", Remedy: "mlxvfio unbind " + Patient,
 		Verdict: "needs an IOMMU, bind"},
 	{Name: "no-IOMMU mode on for a bind at work", spec: unguarded, tree: all(with(noIOMMUParam, "Y\n"), with("run/mlxvfio/noiommu.json", markText), with("proc/77/comm", "mlxvfio\n")),
 		Want: []pci.FindingID{pci.NoIOMMU, pci.NotBound}, Verdict: "needs an IOMMU, bind"},
