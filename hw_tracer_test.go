@@ -13,20 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mlxvfio/mlxvfio"
+	"github.com/mlxvfio/mlxvfio/internal/hwtest"
 	"github.com/mlxvfio/mlxvfio/tracer"
 	"github.com/mlxvfio/mlxvfio/tracer/capture"
-	"github.com/mlxvfio/mlxvfio/vfio"
 )
 
-// hardwareFunction opens the function that MLXVFIO_TEST_BDF names.
+// hardwareFunction opens the function under test.
 func hardwareFunction(t *testing.T) *mlxvfio.HCA {
-	bdf := os.Getenv("MLXVFIO_TEST_BDF")
-	if bdf == "" {
-		t.Skip("MLXVFIO_TEST_BDF names no function, such as 0000:3b:00.0, bound to vfio-pci")
-	}
-	tr, err := vfio.OpenGroup(bdf, vfio.KernelOptions{})
-	require.NoError(t, err)
-	h, err := mlxvfio.Open(t.Context(), tr, mlxvfio.Options{})
+	h, err := mlxvfio.Open(t.Context(), hwtest.Open(t), mlxvfio.Options{})
 	require.NoError(t, err)
 	return h
 }

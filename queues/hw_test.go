@@ -4,28 +4,20 @@ package queues_test
 
 import (
 	"fmt"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mlxvfio/mlxvfio/internal/hwtest"
 	"github.com/mlxvfio/mlxvfio/queues"
-	"github.com/mlxvfio/mlxvfio/vfio"
 )
 
-// TestHardware moves data on a real function that is bound to vfio-pci and named
-// by MLXVFIO_TEST_BDF: every operation by loopback, waited for in both ways, and
+// TestHardware moves data on a real function that is bound to vfio-pci (see
+// internal/hwtest for how to name it): every operation by loopback, waited for in both ways, and
 // every error a user can cause. It resets the function.
 func TestHardware(t *testing.T) {
-	bdf := os.Getenv("MLXVFIO_TEST_BDF")
-	if bdf == "" {
-		t.Skip("MLXVFIO_TEST_BDF names no function, such as 0000:3b:00.0, bound to vfio-pci")
-	}
-	realFunction = func(t testing.TB) vfio.Transport {
-		tr, err := vfio.OpenGroup(bdf, vfio.KernelOptions{})
-		require.NoError(t, err)
-		return tr
-	}
+	bdf, _ := hwtest.Function(t)
+	realFunction = hwtest.Open
 	t.Cleanup(func() { realFunction = nil })
 	for _, interrupts := range []bool{false, true} {
 		t.Run(fmt.Sprintf("Loopback/interrupts=%t", interrupts), func(t *testing.T) {

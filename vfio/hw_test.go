@@ -4,49 +4,34 @@ package vfio_test
 
 import (
 	"encoding/binary"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mlxvfio/mlxvfio/internal/hwtest"
 	"github.com/mlxvfio/mlxvfio/vfio"
 	"github.com/mlxvfio/mlxvfio/vfio/vfiotest"
 )
 
-// hwFunction is the function under test: bound to vfio-pci, used by nobody, and
-// reset by these tests.
-func hwFunction(t *testing.T) string {
-	t.Helper()
-	bdf := os.Getenv("MLXVFIO_TEST_BDF")
-	if bdf == "" {
-		t.Skip("MLXVFIO_TEST_BDF names no function, such as 0000:3b:00.0, bound to vfio-pci")
-	}
-	return bdf
-}
-
 // The kernel keeps the contract, with a real IOMMU and real interrupts. The
 // device is not told to do DMA or to raise anything: that needs a driver.
 func TestHWContract(t *testing.T) {
-	bdf := hwFunction(t)
-	vfiotest.Run(t, func(t *testing.T) vfio.Transport {
-		tr, err := vfio.OpenGroup(bdf, vfio.KernelOptions{})
-		require.NoError(t, err)
-		return tr
-	}, vfiotest.Options{})
+	hwtest.Function(t) // skips where there is none
+	vfiotest.Run(t, func(t *testing.T) vfio.Transport { return hwtest.Open(t) }, vfiotest.Options{})
 }
 
 // A Device opens, maps memory for the function, attaches every vector, resets and
 // closes, leaving neither files nor mappings; twice, since the first life must
 // not disturb the second.
 func TestHWLife(t *testing.T) {
-	bdf := hwFunction(t)
+	_, o := hwtest.Function(t)
 	for life := range 2 {
 		before := openFDs(t)
-		tr, err := vfio.OpenGroup(bdf, vfio.KernelOptions{})
+		d, err := vfio.NewDevice(hwtest.Open(t), vfio.DeviceOptions{})
 		require.NoError(t, err)
-		d, err := vfio.NewDevice(tr, vfio.DeviceOptions{})
-		require.NoError(t, err)
-		require.Equal(t, "type1", d.Info().Backend)
+		if o.Backend != "" {
+			require.Equal(t, o.Backend, d.Info().Backend)
+		}
 		w, err := d.Window(vfio.RegionBAR0)
 		require.NoError(t, err)
 		fw := w.ReadBE32(0)
@@ -90,11 +75,10 @@ func TestHWLife(t *testing.T) {
 
 // While one opener has the function, a second one learns who it is.
 func TestHWBusy(t *testing.T) {
-	bdf := hwFunction(t)
-	tr, err := vfio.OpenGroup(bdf, vfio.KernelOptions{})
-	require.NoError(t, err)
+	bdf, o := hwtest.Function(t)
+	tr := hwtest.Open(t)
 	defer func() { require.NoError(t, tr.Close()) }()
-	_, err = vfio.OpenGroup(bdf, vfio.KernelOptions{})
+	_, err := vfio.Open(bdf, o)
 	require.ErrorIs(t, err, vfio.ErrBusy)
 	require.ErrorContains(t, err, "which is this one")
 }
@@ -104,7 +88,7 @@ func TestHWBusy(t *testing.T) {
 // memory). While VFIO has the function, the file can be mapped only where the
 // kernel does not claim BARs exclusively.
 func TestHWSysfs(t *testing.T) {
-	bdf := hwFunction(t)
+	bdf, _ := hwtest.Function(t)
 	tr, err := vfio.OpenSysfs(bdf, vfio.KernelOptions{})
 	require.NoError(t, err)
 	d, err := vfio.NewDevice(tr, vfio.DeviceOptions{})

@@ -97,6 +97,7 @@ var allowed = map[string][]string{
 	},
 	"internal/drivertest": {"mlxvfio", "queues", "cmdif", "initseg", "vfio", "internal/prm"},
 	"internal/archtest":   {},
+	"internal/hwtest":     {"vfio"},
 	"internal/faultdoc":   {},
 	"cmd/mlxvfio":         nil, // anything
 	"test/vm/cmd/vmrun":   nil,

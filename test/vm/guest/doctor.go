@@ -22,6 +22,7 @@ type diagnosis struct {
 	verdict  string
 	findings []any
 	unseen   string
+	backend  string // by which an open would go
 }
 
 // find is the finding of an id, nil when there is none.
@@ -41,6 +42,7 @@ func (b *bench) diagnosed(name string, o outcome, want ...string) (diagnosis, bo
 	d.ready, _ = at(fns[0], "ready").(bool)
 	d.verdict, _ = at(fns[0], "verdict").(string)
 	d.findings, _ = at(fns[0], "findings").([]any)
+	d.backend, _ = at(fns[0], "backend").(string)
 	d.unseen = fmt.Sprint(at(fns[0], "unseen"))
 	var got []string
 	blocks := false
@@ -64,22 +66,28 @@ func (b *bench) doctor(name, bdf string, want ...string) (diagnosis, bool) {
 	return b.diagnosed(name, run(cliLimit, b.argv("doctor", bdf, "--json")...), want...)
 }
 
-// obey does what a remedy says: "echo VALUE > FILE", "mknod -m 600 FILE c MAJOR MINOR", or our own program. Nothing in
-// this machine is a shell.
+// obey does what a remedy says: "echo VALUE > FILE", "mkdir -p FOLDER", "mknod -m 600 FILE c MAJOR MINOR", or our own
+// program. Nothing in this machine is a shell.
 func (b *bench) obey(name, remedy string) bool {
 	command, _, _ := strings.Cut(remedy, "  #")
+	if first, rest, ok := strings.Cut(command, "; "); ok {
+		return b.obey(name+"-first", first) && b.obey(name, rest)
+	}
 	f := strings.Fields(command)
 	var err error
 	switch {
 	case len(f) == 4 && f[0] == "echo" && f[2] == ">":
 		err = sysfsWrite(f[3], f[1])
+	case len(f) == 3 && f[0] == "mkdir":
+		err = os.MkdirAll(f[2], 0o755)
 	case len(f) == 7 && f[0] == "mknod":
+		mode, e0 := strconv.ParseUint(f[2], 8, 9)
 		major, e1 := strconv.Atoi(f[5])
 		minor, e2 := strconv.Atoi(f[6])
-		if err = errors.Join(e1, e2); err == nil {
-			err = syscall.Mknod(f[3], syscall.S_IFCHR|0o600, major<<8|minor)
+		if err = errors.Join(e0, e1, e2); err == nil {
+			err = syscall.Mknod(f[3], syscall.S_IFCHR|uint32(mode), minor&0xff|major<<8|minor&^0xff<<12) // Linux kdev_t.h, new_encode_dev
 		}
-	case len(f) == 3 && f[0] == "mlxvfio":
+	case len(f) >= 3 && f[0] == "mlxvfio":
 		_, ok := b.works(name, append([]string{f[1]}, f[2:]...)...)
 		return ok
 	default:

@@ -39,6 +39,9 @@ func unbind(b *bench) {
 	b.check("driver", driverOf(bdf) == "" && noOverride(bdf), "%s, want none: the function had none", driverState(bdf))
 	b.check("journal", len(journals(bdf)) == 0, "%v", journals(bdf))
 	b.check("group-gone", groupFree(bdf) != nil, "the group's node goes with the last vfio-pci function")
+	if b.backend == noIOMMU {
+		b.check("mode-off", readFile(noIOMMUMode) == "N", "%s is %q: it was off before", noIOMMUMode, readFile(noIOMMUMode))
+	}
 }
 
 // journals are the files that tell how to give the function back.

@@ -59,7 +59,7 @@ type bench struct {
 	mods     *modules
 	host     *host
 	backend  string   // the way into VFIO that the program must take
-	words    []string // in front of every verb
+	words    []string // after every verb
 
 	stageNames []string // once the program was asked
 	expected   []string // what the kernel's log will complain about, rightly

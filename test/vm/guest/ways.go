@@ -28,11 +28,11 @@ const (
 
 // cdevNode is the character device of the function, "" where this kernel gives it none.
 func cdevNode(bdf string) string {
-	found, err := filepath.Glob(sysfs(bdf, "vfio-dev", "vfio*"))
+	found, err := filepath.Glob(sysfs(bdf, "vfio-dev", "vfio*", "dev"))
 	if err != nil || len(found) != 1 {
 		return ""
 	}
-	return "/dev/vfio/devices/" + filepath.Base(found[0])
+	return "/dev/vfio/devices/" + filepath.Base(filepath.Dir(found[0]))
 }
 
 // nodesOf are the files below /dev of VFIO and the iommufd that a process has open, each once, in order.
@@ -82,12 +82,17 @@ func hidden(nodes ...string) (restore func() error, err error) {
 		if err := os.Remove(n); err != nil {
 			return restore, errors.Join(err, restore())
 		}
-		undo = append(undo, func() error { return syscall.Mknod(n, st.Mode, int(st.Rdev)) })
+		undo = append(undo, func() error {
+			if err := os.Remove(n); err != nil && !errors.Is(err, os.ErrNotExist) { // what a remedy has made
+				return err
+			}
+			return syscall.Mknod(n, st.Mode, int(st.Rdev))
+		})
 	}
 	return restore, nil
 }
 
-// via is b for a while on another way into VFIO; more words come in front of every verb.
+// via is b for a while on another way into VFIO; more words come after every verb.
 func (b *bench) via(way string, words ...string) *bench {
 	c := *b
 	c.backend, c.words = way, words
@@ -111,7 +116,12 @@ func ways(b *bench) {
 		"cdev %q, group %q: this kernel must have all of them", cdevNode(bdf), groupNode(bdf)) {
 		return
 	}
-	b.doctor("doctor", bdf)
+	d, _ := b.doctor("doctor", bdf)
+	b.check("doctor-way", d.backend == byCdev, "by %q", d.backend)
+	if o, ok := b.works("list", "list", "--json"); ok {
+		f := entry(o["functions"], "bdf", bdf)
+		b.check("list-way", at(f, "backend") == byCdev && at(f, "ready") == true && at(f, "vfio", "cdev", "path") == cdevNode(bdf), "%s", brief(jsonText(f)))
+	}
 	for _, c := range []struct {
 		name, way string
 		words     []string
@@ -134,71 +144,68 @@ func ways(b *bench) {
 		for _, way := range []string{byCdev, byGroup} {
 			o := b.via(way, "--backend", way).cli(c.name+"-busy-by-"+way, "selftest", bdf)
 			b.check(c.name+"-busy-by-"+way, o.code == 3 && strings.Contains(o.stderr, "in use") && strings.Contains(o.stderr, pid) && p.alive(),
-				"want status 3, %q and the pid %s; %v", "in use", pid, o)
+				"want status 3, \"in use\" and the pid %s; %v", pid, o)
 		}
-		d, _ := b.doctor(c.name+"-doctor-busy", bdf, "busy")
+		d, _ := by.doctor(c.name+"-doctor-busy", bdf, "busy")
 		holders, _ := at(d.find("busy"), "holders").([]any)
 		b.check(c.name+"-doctor-pid", len(holders) == 1 && at(holders[0], "pid") == float64(p.cmd.Process.Pid), "%v, want %s", holders, pid)
 		p.kill()
 		b.released(c.name+"-released", bdf)
 	}
-	b.refuses("unknown", 2, "nosuch", "--backend", "nosuch", "info", bdf)
-	b.refuses("not-without", 3, "noiommu", "--backend", noIOMMU, "--unsafe-noiommu", "info", bdf) // this function has an IOMMU
+	b.refuses("unknown", 2, "nosuch", "info", bdf, "--backend", "nosuch")
+	b.refuses("not-without", 3, noIOMMU, "info", bdf, "--backend", noIOMMU, unsafeNoIOMMU) // this function has an IOMMU
 }
 
 // waysHidden: files that a container or a distribution does not have. The way that is left is taken, the other one is
-// refused with its remedy, and the doctor knows before.
+// refused, and the doctor knows both before, with a remedy that brings the other one back.
 func waysHidden(b *bench) {
 	bdf := b.bdfs[0]
 	if !b.onVFIO(bdf) {
 		return
 	}
+	cdev, group := cdevNode(bdf), groupNode(bdf)
 	for _, c := range []struct {
 		name  string
 		nodes []string // that are not there
 		way   string   // that is left
+		notes []string // of the doctor
 		other string
+		lacks []string // what the doctor finds about the other way
 	}{
-		{"no-group", []string{groupNode(bdf), container}, byCdev, byGroup},
-		{"no-cdev", []string{cdevNode(bdf)}, byGroup, byCdev},
-		{"no-iommufd", []string{iommufdNode}, byGroup, byCdev},
-		{"group-only", []string{iommufdNode, cdevNode(bdf)}, byGroup, byCdev},
+		{"no-group", []string{group, container}, byCdev, nil, byGroup, []string{"container-missing", "node-missing"}},
+		{"no-cdev", []string{cdev}, byGroup, []string{"iommufd-skipped"}, byCdev, []string{"cdev-missing"}},
+		{"no-iommufd", []string{iommufdNode}, byGroup, []string{"iommufd-skipped"}, byCdev, []string{"iommufd-missing"}},
+		{"group-only", []string{iommufdNode, cdev}, byGroup, []string{"iommufd-skipped"}, byCdev, []string{"cdev-missing", "iommufd-missing"}},
+		{"none", []string{iommufdNode, cdev, group}, "", []string{"cdev-missing", "iommufd-missing"}, byCdev, []string{"cdev-missing", "iommufd-missing"}},
 	} {
 		restore, err := hidden(c.nodes...)
 		if !b.check(c.name+"-prepare", err == nil, "%v", errText(err)) {
 			continue
 		}
-		b.doctor(c.name+"-doctor", bdf) // nothing is in the way
-		by := b.via(c.way)
-		if by.selftestOnly(c.name+"-works", bdf) {
+		b.doctor(c.name+"-doctor", bdf, c.notes...)
+		if c.way == "" {
+			b.refuses(c.name+"-refused", 3, "/dev/", "selftest", bdf)
+		} else if by := b.via(c.way); by.selftestOnly(c.name+"-works", bdf) {
 			if p, ok := by.holdUp(c.name+"-holder", bdf); ok {
 				by.holds(c.name+"-files", bdf, p)
 				p.kill()
 			}
 		}
-		o := b.cli(c.name+"-refused", "--backend", c.other, "selftest", bdf)
-		b.check(c.name+"-refused", o.code == 3 && slices.ContainsFunc(c.nodes, func(n string) bool { return strings.Contains(o.stderr, n) }),
+		other := b.via(c.other, "--backend", c.other)
+		o := other.cli(c.name+"-other", "selftest", bdf)
+		b.check(c.name+"-other", o.code == 3 && slices.ContainsFunc(c.nodes, func(n string) bool { return strings.Contains(o.stderr, n) }),
 			"want status 3 and one of %v; %v", c.nodes, o)
+		if d, ok := other.doctor(c.name+"-other-doctor", bdf, c.lacks...); ok {
+			for _, id := range c.lacks {
+				other.obey(c.name+"-remedy-"+id, d.text(id, "remedy"))
+			}
+			other.doctor(c.name+"-other-again", bdf)
+			other.selftestOnly(c.name+"-other-works", bdf)
+		}
 		err = restore()
 		b.check(c.name+"-restored", err == nil, "%v", errText(err))
 		b.released(c.name+"-released", bdf)
 	}
-	restore, err := hidden(iommufdNode, cdevNode(bdf), groupNode(bdf))
-	if b.check("none-prepare", err == nil, "%v", errText(err)) {
-		d, _ := b.doctor("none-doctor", bdf, "node-missing")
-		b.refuses("none-refused", 3, "/dev/vfio/", "selftest", bdf)
-		b.obey("none-remedy", d.text("node-missing", "remedy"))
-		b.doctor("none-again", bdf)
-		b.selftestOnly("none-works", bdf)
-		for _, n := range []string{iommufdNode, cdevNode(bdf), groupNode(bdf)} { // what the remedy made
-			if err := os.Remove(n); err != nil && !errors.Is(err, os.ErrNotExist) {
-				b.check("none-given-back", false, "%v", err)
-			}
-		}
-		err = restore()
-		b.check("none-restored", err == nil, "%v", errText(err))
-	}
-	b.released("released", bdf)
 	b.selftest("after", bdf)
 }
 

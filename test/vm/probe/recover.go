@@ -21,7 +21,7 @@ const (
 
 // open makes a function that outlives its resets, over the kernel's VFIO.
 func open(bdf string) (*mlxvfio.Recoverable, error) {
-	t, err := vfio.OpenGroup(bdf, vfio.KernelOptions{})
+	t, err := vfio.Open(bdf, vfio.KernelOptions{})
 	if err != nil {
 		return nil, err
 	}

@@ -13,4 +13,77 @@ var customPlans = []plan{
 		HugePages: 8,
 		Limit:     time.Minute,
 	},
+	{
+		Name:      "iommufd", // a whole visit by the function's character device, and who comes by the group meanwhile
+		Scenarios: []string{"list", "bind", "ways", "info", "verbs", "selftest", "flr", "busy", "interrupt", "kill-any", "unbind"},
+		Models:    []string{connectX5},
+		Release:   custom,
+		Backend:   "iommufd",
+		Limit:     7 * time.Minute,
+	},
+	{
+		Name:      "iommufd-nodes", // files below /dev that a container does not have
+		Scenarios: []string{"bind", "ways-hidden", "unbind"},
+		Models:    []string{connectX5},
+		Release:   custom,
+		Backend:   "iommufd",
+		Limit:     4 * time.Minute,
+	},
+	{
+		Name:       "iommufd-hardware", // the hardware tests of the rooms
+		Scenarios:  contracts(),
+		Models:     []string{connectX5},
+		Release:    custom,
+		Backend:    "iommufd",
+		LosesPages: true,
+		MovesData:  true,
+		Limit:      8 * time.Minute,
+	},
+	{
+		Name:      "iommufd-data",
+		Scenarios: []string{"data", "data-kill", "unbind"},
+		Models:    []string{connectX5},
+		Release:   custom,
+		Backend:   "iommufd",
+		MovesData: true,
+		KillsData: true,
+		Limit:     7 * time.Minute,
+	},
+	{
+		Name:      "iommufd-pair", // two functions of two processes
+		Scenarios: []string{"pair", "pair-apart", "unbind"},
+		Models:    []string{connectX5, connectX5 + ",fw=16.35.1012"},
+		Release:   custom,
+		Backend:   "iommufd",
+		HugePages: 64,
+		Limit:     4 * time.Minute,
+	},
+	{
+		Name:      "iommufd-two-hosts", // two functions of one process
+		Scenarios: []string{"hosts", "unbind"},
+		Models:    []string{connectX5, connectX5 + ",seed=2"},
+		Release:   custom,
+		Backend:   "iommufd",
+		Linked:    true,
+		MovesData: true,
+		Limit:     6 * time.Minute,
+	},
+	{
+		Name:      "iommufd-no-remapping", // an IOMMU that cannot isolate interrupts, asked in every way
+		Scenarios: []string{"refused-ways"},
+		Models:    []string{connectX5},
+		Release:   custom,
+		Backend:   "iommufd",
+		IOMMU:     []string{"-device", "intel-iommu,intremap=off,caching-mode=on"},
+		Limit:     2 * time.Minute,
+	},
+	{
+		Name:      "virtio-iommu", // the usual one of a virtual machine, which never remaps interrupts
+		Scenarios: []string{"refused-ways"},
+		Models:    []string{connectX5},
+		Release:   custom,
+		Backend:   "iommufd",
+		IOMMU:     []string{"-device", "virtio-iommu-pci"},
+		Limit:     2 * time.Minute,
+	},
 }
