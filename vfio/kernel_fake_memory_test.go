@@ -76,8 +76,8 @@ func (k *fakeKernel) dup(fd, least int) (int, error) {
 	if k.fds[fd] == nil {
 		return -1, unix.EBADF
 	}
-	for least <= k.next {
-		least = k.next + 1
+	for k.fds[least] != nil {
+		least++
 	}
 	k.fds[least] = k.fds[fd]
 	return least, nil

@@ -36,8 +36,9 @@ import (
 //     promises no order among the files of a dying process; it closes the one with
 //     the highest number first (fs/file.c queues them in ascending order,
 //     kernel/task_work.c takes the last one first). The function's file is
-//     therefore moved to a high number. A second copy of the file in another
-//     process defeats that.
+//     therefore moved to a high number (TestExitOrder looks at the kernel it runs
+//     on). A copy of the file in another process defeats that, and so do thousands
+//     of files that are open before the memory is made.
 
 const (
 	noIOMMURemedy = "turn on VT-d or AMD-Vi in the firmware setup and boot with intel_iommu=on (Intel); " +
