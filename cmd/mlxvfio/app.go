@@ -104,7 +104,8 @@ DEV names a function:
   sim[:PROFILE][,WORD…]   the embedded model; mlxvfio serve --list shows profiles and words
 
 No hardware is needed for a first look: mlxvfio selftest, mlxvfio info sim:cx7, mlxvfio litmus sim.
-On a real adapter begin with mlxvfio doctor. docs/cli.md describes every verb.
+On a real adapter begin with mlxvfio doctor. docs/cli.md describes every verb,
+and mlxvfio man VERB prints its manual page.
 
 Exit codes:
 %s`, exitTable()),

@@ -290,6 +290,13 @@ func TestCompletionNeverFails(t *testing.T) {
 	}
 }
 
+// TestCompletionDescriptions: they are left out where the environment says so.
+func TestCompletionDescriptions(t *testing.T) {
+	require.NotEmpty(t, tabFirst(t, pci.Options{}, []string{"inf"})["info"])
+	t.Setenv("MLXVFIO_COMPLETION_DESCRIPTIONS", "0")
+	require.Equal(t, map[string]string{"info": ""}, tabFirst(t, pci.Options{}, []string{"inf"}))
+}
+
 func TestCompletionScripts(t *testing.T) {
 	for shell, mark := range map[string]string{"bash": "complete -o default", "zsh": "#compdef mlxvfio", "fish": "complete -c mlxvfio"} {
 		script := works(t, "completion", shell)

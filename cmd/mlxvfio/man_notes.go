@@ -7,7 +7,8 @@ var opens = []string{"info", "caps", "selftest", "exec", "reg get", "reg set", "
 // usedFiles are the files that the program looks for or writes without being told
 // their names.
 var usedFiles = []manNote{
-	{"/dev/vfio/", "the kernel's VFIO: vfio and a number for each IOMMU group. Who opens a function needs to read and write there", opens},
+	{"/dev/iommu, /dev/vfio/devices/", "iommufd, and a file for each function. Who opens a function so needs to read and write both", opens},
+	{"/dev/vfio/", "VFIO by groups: vfio, and a number for each IOMMU group; noiommu-N for a group that no IOMMU guards. The same rights are needed there", opens},
 	{"/sys/bus/pci/devices/BDF/", "what the kernel says of a function. bind and unbind write driver_override there",
 		append([]string{"list", "doctor", "bind", "unbind"}, opens...)},
 	{"/run/mlxvfio/BDF.json", "the journal of bind: what unbind restores", []string{"list", "doctor", "bind", "unbind"}},

@@ -23,8 +23,9 @@ func (a *app) selftestVerb() *cobra.Command {
 		return a.selftest(ctx, args, stopAt)
 	})
 	c.Long = `selftest brings a function up from reset, shows each stage with its time, checks that commands complete by
-interrupts and in parallel, moves data by loopback (every operation that the device has, datagrams and cross-channel queues among them, all
-memory compared byte for byte), and gives the function back: every page that firmware was given must return.
+interrupts and in parallel, moves data by loopback (every operation that the device has, datagrams and cross-channel
+queues among them, all memory compared byte for byte), and gives the function back: every page that firmware was
+given must return.
 Without DEV it runs on the embedded model, sim.`
 	c.Example = examples(
 		"mlxvfio selftest", "on the model",
