@@ -255,6 +255,43 @@ func TestLeavingAtTheGrant(t *testing.T) {
 	})
 }
 
+// Nor does one whose time is over in the moment in which a slot becomes free.
+func TestDeadlineAtTheGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := openEntries(t, 5, Options{MaxSlots: 1})
+		defer b.close()
+		b.toEvents()
+		var mu sync.Mutex
+		late := 0
+		b.onCommand(func(c *call) {
+			if binary.BigEndian.Uint64(c.in[8:]) == 2 {
+				mu.Lock()
+				late++
+				mu.Unlock()
+			}
+			after(time.Millisecond, func() { echo(c); b.conn.Complete(1 << c.slot) })
+		})
+		for range 100 {
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				assertIs(t, b.conn.Exec(context.Background(), inputOf(1, prm.OpNop, 16), make([]byte, 16)), nil)
+			})
+			synctest.Wait()
+			wg.Go(func() {
+				var te *TimeoutError
+				err := b.conn.ExecTimeout(context.Background(), inputOf(2, prm.OpNop, 16), make([]byte, 16), time.Millisecond)
+				if assertAs(t, err, &te) && te.Slot != -1 {
+					t.Errorf("sent when its time was over: %v", err)
+				}
+			})
+			wg.Wait()
+			time.Sleep(time.Millisecond)
+		}
+		require.Zero(t, late)
+		require.Zero(t, b.conn.Stats().Quarantined)
+	})
+}
+
 // All slots are given up within a moment, by callers that leave. The device is well
 // and will answer: the next command waits for that, and is not refused.
 func TestStormOfCancellations(t *testing.T) {

@@ -39,7 +39,7 @@ func TestEndWhileAdmitting(t *testing.T) {
 				require.Error(t, b.conn.NOP(ctx))
 				echo(held)
 				rung := b.doorbel.Load()
-				err := b.conn.NOP(context.Background())
+				err := b.conn.Exec(context.Background(), msg(prm.OpNop, 600, 0), make([]byte, 600))
 				require.ErrorIs(t, err, map[string]error{"dead": vfio.ErrGone, "closed": ErrClosed}[end])
 				require.False(t, Unanswered(err))
 				require.Equal(t, rung, b.doorbel.Load(), "the doorbell is not rung")
@@ -145,10 +145,28 @@ func TestTokensAreOneCommands(t *testing.T) {
 				require.NoError(t, b.conn.NOP(context.Background()))
 			}
 		}
-		// One slot left beside those, and exactly 255 commands between two of its own.
 		require.Equal(t, 25, b.conn.Stats().Quarantined)
 		b.close()
 	})
+}
+
+// Also if all other tokens were used in between, in another slot.
+func TestTokenOfTheCommandBefore(t *testing.T) {
+	b := openEntries(t, 1, Options{})
+	defer b.close()
+	last := map[int]byte{}
+	b.onCommand(func(c *call) {
+		require.NotEqual(t, last[c.slot], c.token, "slot %d", c.slot)
+		last[c.slot] = c.token
+		c.reply(nil)
+	})
+	for range 3 {
+		require.NoError(t, b.conn.NOP(context.Background()))
+		for range 254 { // page commands have a slot of their own
+			_, err := b.conn.QueryPages(context.Background(), prm.QueryPagesBoot)
+			require.NoError(t, err)
+		}
+	}
 }
 
 // A device that writes the end of an entry once more, after the entry was used again,
