@@ -65,10 +65,10 @@ func (o KernelOptions) noGroup(bdf string) error {
 		e.Remedy = "modprobe vfio; if /sys/module/vfio/parameters/enable_unsafe_noiommu_mode is still missing, use a kernel with VFIO_NOIOMMU"
 	case on == "Y" || on == "1":
 		e.Err = fmt.Errorf("%w, as it has %s", e.Err, driverOrNone(o.driverOf(bdf)))
-		e.Remedy = "mlxvfio bind " + bdf + " (unbind it first if it has vfio-pci: the mode was off then)"
+		e.Remedy = "mlxvfio bind " + bdf + " --unsafe-noiommu (unbind it first if it has vfio-pci: the mode was off then)"
 	default:
 		e.Err = fmt.Errorf("%w, and the kernel's no-IOMMU mode is off", e.Err)
-		e.Remedy = noIOMMUMode + ", then mlxvfio bind " + bdf
+		e.Remedy = "mlxvfio bind " + bdf + " --unsafe-noiommu, which turns it on (" + noIOMMUMode + ")"
 	}
 	return e
 }
