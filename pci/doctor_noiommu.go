@@ -70,7 +70,7 @@ func (d *doctor) leftOn() {
 		d.found(NoIOMMUOn, "echo N > "+param, "%s is Y", param)
 		return
 	}
-	if len(noIOMMUFunctions(d.o, BDF{})) > 0 {
+	if len(noIOMMUFunctions(d.o)) > 0 {
 		return // it is on for those
 	}
 	if m.PID <= 0 {

@@ -190,7 +190,7 @@ func (t *txn) switchBack(ctx context.Context) error {
 	if m == nil || err != nil {
 		return err
 	}
-	if who := noIOMMUFunctions(t.o, t.b); len(who) > 0 {
+	if who := noIOMMUFunctions(t.o); len(who) > 0 {
 		t.note("no-IOMMU mode stays on: %s needs it", who[0])
 		return nil
 	}
@@ -206,9 +206,9 @@ func (t *txn) switchBack(ctx context.Context) error {
 	return t.removeDurably("remove mark of no-IOMMU mode", t.o.noIOMMUMark(), "no-IOMMU mode is off")
 }
 
-// noIOMMUFunctions are the functions in no-IOMMU mode but for one, of whatever
-// vendor: those in the groups that VFIO made up.
-func noIOMMUFunctions(o Options, but BDF) []BDF {
+// noIOMMUFunctions are the functions in no-IOMMU mode, of whatever vendor: those in
+// the groups that VFIO made up.
+func noIOMMUFunctions(o Options) []BDF {
 	dir := filepath.Join(o.SysRoot, "kernel/iommu_groups")
 	groups, err := o.FS.ReadDir(dir)
 	if err != nil {
@@ -224,7 +224,7 @@ func noIOMMUFunctions(o Options, but BDF) []BDF {
 			continue // went in the meantime
 		}
 		for _, m := range members {
-			if b, err := ParseBDF(m.Name()); err == nil && b != but {
+			if b, err := ParseBDF(m.Name()); err == nil {
 				out = append(out, b)
 			}
 		}
