@@ -85,6 +85,7 @@ func seeds(t *testing.T) int {
 // nothing of the host is left.
 func TestRecoverFaults(t *testing.T) {
 	require.GreaterOrEqual(t, len(sicknesses), 30)
+	warmUp(t)
 	table := faultdoc.New("health", "TestRecoverFaults", "in use")
 	for _, s := range sicknesses {
 		row := table.Row(orNone(s.fault), s.arg, "in use")

@@ -140,6 +140,9 @@ func newQueueLife(t *testing.T, c *sim.Chip, f *vfio.Faulty) *queueLife {
 // in the life of a queue pair. Whatever fails, the caller can take everything apart
 // once the fault is over, or Close does, and the function opens again.
 func TestQueueFaultTable(t *testing.T) {
+	v, err := vfio.NewEventFDVector() // the runtime's poller comes with the first one
+	require.NoError(t, err)
+	require.NoError(t, v.Close())
 	var stages []string
 	for _, s := range queueSteps {
 		stages = append(stages, s.name)
