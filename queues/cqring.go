@@ -1,6 +1,7 @@
 package queues
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/bits"
 	"sync/atomic"
@@ -47,11 +48,13 @@ type CQRing struct {
 	// What Poll reads and writes for every list comes first, in a cache line or two.
 
 	lines []vfio.Line // the entries
-	at    int         // index of the next entry; len(lines) stands for 0 of the next pass
+	at    uint32      // index of the next entry; len(lines) stands for 0 of the next pass
 	turn  uint32      // running index of entry 0 of this pass
+	qpn   uint32      // of the queue pair that completed last
 	want  uint64      // what plain keeps of an entry that the hot loops take
-	last  *peer       // the queue pair of the newest completion
+	sq    *SendQueue  // of the queue pair that completed last
 	rec   record
+	last  *peer // the queue pair that completed last
 
 	mem   vfio.Mem
 	buf   []byte
@@ -75,7 +78,7 @@ const plain = 0xfd<<56 | 0xffffff00
 const ownBit = 1 << 56
 
 // ci counts the entries that were polled. It runs freely; the device sees 24 bits.
-func (r *CQRing) ci() uint32 { return r.turn + uint32(r.at) }
+func (r *CQRing) ci() uint32 { return r.turn + r.at }
 
 // NewCQRing makes the software side of a completion queue, marks every entry as
 // not written and prepares the record. It must be done before the device hears of
@@ -117,40 +120,51 @@ func (r *CQRing) init(c CQRingConfig) error {
 func (r *CQRing) Poll(dst []Completion) (int, error) {
 	if len(dst) != 1 {
 		n, ci := r.sends(dst)
-		if n == 0 || n < len(dst) {
+		if n < len(dst) || n == 0 {
 			return r.pollSlow(dst, n, ci)
 		}
 		r.took(n, ci)
 		return n, nil
 	}
-	// One completion: as the loop of sends, without what a loop needs. Nothing new is
-	// the most frequent answer of all to a caller who waits, and answered here too.
-	at, sq := r.at, r.last.sq
-	if uint(at) >= uint(len(r.lines)) || len(sq.slots) == 0 {
-		return r.pollSlow(dst, 0, 0)
+	// One completion: as the loop of sends, without what a loop needs.
+	at, lines := int(r.at), r.lines
+	if uint(at) >= uint(len(lines)) {
+		return r.pollSlow(dst[:1:1], 0, 0)
 	}
-	e := &r.lines[at]
-	w := r.word(e, at)
+	w := r.word(&lines[at], at)
 	if w&plain != r.want {
-		if !r.arrived(r.ownByte(e, at)) && r.quiet(at) {
-			return 0, nil
-		}
-		return r.pollSlow(dst, 0, 0)
+		return r.nothing((*[1]Completion)(dst), at)
 	}
 	fromDevice()
-	s := &sq.slots[wqeIndex(w)&(len(sq.slots)-1)]
-	end := s.end
-	if sq.pi-end >= sq.pi-sq.ci { // not outstanding
-		return r.pollSlow(dst, 0, 0)
+	sq, e := r.sq, &lines[at]
+	i := wqeIndex(w) & sq.mask
+	if i >= uint(len(sq.slots)) {
+		return r.pollSlow(dst[:1:1], 0, 0)
 	}
-	sq.ci = end
+	s := &sq.slots[i]
+	if sq.pi-s.end >= sq.pi-sq.ci { // not outstanding
+		return r.pollSlow(dst[:1:1], 0, 0)
+	}
+	sq.ci = s.end
 	c := &dst[0]
-	c.WRID, c.QPN, c.ByteLen = s.wrid, r.last.qpn, uint32(bits.ReverseBytes64(e[5]))
+	c.WRID, c.QPN, c.ByteLen = s.wrid, r.qpn, binary.BigEndian.Uint32(e.Bytes()[0x2c:0x30])
 	c.Opcode, c.Syndrome, c.SendOpcode = prm.CQEReq, 0, prm.WQEOpcode(w)
 	at++
-	r.at = at
+	r.at = uint32(at)
 	r.rec.store(recordConsumer, (r.turn+uint32(at))&ciMask)
 	return 1, nil
+}
+
+// nothing is what Poll answers to a list of one when entry at is none the hot paths
+// take. That it has not arrived is the most frequent answer of all to a caller who
+// waits.
+//
+//go:noinline
+func (r *CQRing) nothing(dst *[1]Completion, at int) (int, error) {
+	if !r.arrived(r.ownByte(&r.lines[at], at)) && r.quiet(at) {
+		return 0, nil
+	}
+	return r.pollSlow(dst[:], 0, 0)
 }
 
 // arrived tells whether this is the byte of an entry that the device has written in
@@ -172,38 +186,41 @@ func (r *CQRing) quiet(at int) bool {
 }
 
 // wqeIndex is the WQE counter of a CQE, of the word with the owner bit.
-func wqeIndex(w uint64) int { return int(bits.ReverseBytes16(uint16(w >> 32))) }
+func wqeIndex(w uint64) uint { return uint(bits.ReverseBytes16(uint16(w >> 32))) }
 
 // sends is the hot loop: it takes the successes of the send queue that completed
 // last, up to the end of the ring or the first entry that is anything else. If there
-// were any, ci is how far the send queue has completed. It changes nothing but dst,
-// and calls nothing, so that all it has stays in registers; took does the rest.
+// were any, ci is how far the send queue has completed. It changes nothing but dst
+// (of the entry it stops at perhaps a field), and calls nothing, so that all it has
+// stays in registers; took does the rest.
 func (r *CQRing) sends(dst []Completion) (n int, ci uint32) {
-	p, at := r.last, r.at
-	slots := p.sq.slots
-	if at >= len(r.lines) || len(slots) == 0 {
+	sq, at := r.sq, int(r.at)
+	slots, rest := sq.slots, len(r.lines)-at
+	if len(slots) == 0 || rest <= 0 {
 		return 0, 0
 	}
-	lines := r.lines[:len(r.lines):len(r.lines)][at:]
-	dst = dst[:min(len(dst), len(lines))]
-	want, qpn, pi := r.want, p.qpn, p.sq.pi
-	left := pi - p.sq.ci
-	for n < len(dst) && n < len(lines) {
-		e := &lines[n]
-		w := r.word(e, at+n)
+	lines := r.lines[at:len(r.lines):len(r.lines)]
+	dst = dst[:min(len(dst), rest)]
+	lines = lines[:len(dst)]
+	want, qpn, pi := r.want, r.qpn, sq.pi
+	left := pi - sq.ci
+	for n < len(dst) {
+		w := r.word(&lines[n], at+n)
 		if w&plain != want {
 			break
 		}
 		fromDevice()
-		s := &slots[wqeIndex(w)&(len(slots)-1)]
+		e := &lines[n]
+		c := &dst[n]
+		c.SendOpcode = prm.WQEOpcode(w)
+		s := &slots[wqeIndex(w)&uint(len(slots)-1)]
 		rest := pi - s.end
 		if rest >= left { // not outstanding
 			break
 		}
 		left = rest
-		c := &dst[n]
-		c.WRID, c.QPN, c.ByteLen = s.wrid, qpn, uint32(bits.ReverseBytes64(e[5]))
-		c.Opcode, c.Syndrome, c.SendOpcode = prm.CQEReq, 0, prm.WQEOpcode(w)
+		c.WRID, c.QPN, c.ByteLen = s.wrid, qpn, binary.BigEndian.Uint32(e.Bytes()[0x2c:0x30])
+		c.Opcode, c.Syndrome = prm.CQEReq, 0
 		n++
 	}
 	return n, pi - left
@@ -211,8 +228,8 @@ func (r *CQRing) sends(dst []Completion) (n int, ci uint32) {
 
 // took steps over n > 0 entries that sends has taken.
 func (r *CQRing) took(n int, ci uint32) {
-	r.last.sq.ci = ci
-	r.at += n
+	r.sq.ci = ci
+	r.at += uint32(n)
 	r.rec.store(recordConsumer, r.ci()&ciMask)
 }
 
@@ -226,10 +243,10 @@ func (r *CQRing) pollSlow(dst []Completion, n int, ci uint32) (int, error) {
 		r.took(n, ci)
 	}
 	for n < len(dst) {
-		if r.at == len(r.lines) {
+		if r.at > r.mask {
 			r.at, r.turn, r.want = 0, r.turn+r.mask+1, r.want^ownBit
 		}
-		if !r.arrived(r.ownByte(&r.lines[r.at], r.at)) {
+		if !r.arrived(r.ownByte(&r.lines[r.at], int(r.at))) {
 			if n > 0 {
 				return n, nil
 			}
@@ -255,12 +272,15 @@ func (r *CQRing) pollSlow(dst []Completion, n int, ci uint32) (int, error) {
 
 // seek makes ci the next entry to be polled.
 func (r *CQRing) seek(ci uint32) {
-	r.at, r.turn = int(ci&r.mask), ci&^r.mask
+	r.at, r.turn = ci&r.mask, ci&^r.mask
 	r.want = r.want&^ownBit | uint64(ci>>r.log&1)<<56
 }
 
 // follow makes p the queue pair whose completions the hot loops take.
-func (r *CQRing) follow(p *peer) { r.last, r.want = p, r.want&ownBit|uint64(p.who) }
+func (r *CQRing) follow(p *peer) {
+	r.last, r.sq, r.qpn = p, p.sq, p.qpn
+	r.want = r.want&ownBit | uint64(p.who)
+}
 
 // word loads the last word of entry at: send opcode and QPN, WQE counter,
 // signature, and what ownByte has. An entry that has not arrived is none of plain.

@@ -211,7 +211,13 @@ func (r *CQRing) close() {
 
 // AttachSend makes the send WQEs of a queue complete here. A queue that is
 // attached again replaces the old one of the same number.
-func (r *CQRing) AttachSend(q *SendQueue) { r.peers.get(q.QPN()).sq = q }
+func (r *CQRing) AttachSend(q *SendQueue) {
+	p := r.peers.get(q.QPN())
+	p.sq = q
+	if p == r.last {
+		r.follow(p)
+	}
+}
 
 // AttachRecv makes the receive WQEs of queue pair qpn complete here.
 func (r *CQRing) AttachRecv(qpn uint32, q *RecvQueue) { r.peers.get(qpn).rq = q }

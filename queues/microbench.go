@@ -230,8 +230,8 @@ func (m *Microbench) Poll(batch, n int) (time.Duration, int, error) {
 			return 0, 0, err
 		}
 		start := time.Now()
-		if got, err := pollAll(m.cq, m.wc[:batch], m.cq.Entries()); err != nil || got < m.cq.Entries() {
-			return 0, 0, fmt.Errorf("measure polls: a ring of %d completions ended after %d: %w", m.cq.Entries(), got, err)
+		if left, err := pollAll(m.cq, m.wc[:batch], m.cq.Entries()); err != nil || left > 0 {
+			return 0, 0, fmt.Errorf("measure polls: a ring of %d completions ended %d before its end: %w", m.cq.Entries(), left, err)
 		}
 		t += time.Since(start)
 		total += m.cq.Entries()
@@ -242,15 +242,15 @@ func (m *Microbench) Poll(batch, n int) (time.Duration, int, error) {
 // pollAll is what Poll measures, and nothing else.
 //
 //go:noinline
-func pollAll(r *CQRing, wc []Completion, n int) (got int, err error) {
-	for got < n {
+func pollAll(r *CQRing, wc []Completion, n int) (left int, err error) {
+	for left = n; left > 0; {
 		k, err := r.Poll(wc)
 		if k == 0 || err != nil {
-			return got, err
+			return left, err
 		}
-		got += k
+		left -= k
 	}
-	return got, nil
+	return left, nil
 }
 
 // PollEmpty polls an empty CQ n times and returns the time it took.

@@ -54,6 +54,7 @@ type SendQueue struct {
 	// plainWrite is the longest write that needs no closer look: 0 while the write
 	// rule holds.
 	plainWrite uint32
+	mask       uint   // one less than the number of slots
 	qpn8       uint64 // QPN << 8
 	first8     uint64 // the first 8 bytes of the newest WQE as they lie in the ring: what the register gets
 	bell       vfio.Doorbell
@@ -103,7 +104,7 @@ func NewSendQueue(c SendQueueConfig) (*SendQueue, error) {
 		slots[i].line = &lines[i]
 	}
 	return &SendQueue{
-		buf: c.Ring.Bytes(), slots: slots, qpn8: uint64(c.QPN) << 8, maxDS: c.MaxWQE / wqeUnit,
+		buf: c.Ring.Bytes(), slots: slots, mask: uint(size) - 1, qpn8: uint64(c.QPN) << 8, maxDS: c.MaxWQE / wqeUnit,
 		rec: rec, plainWrite: maxLen, bell: bell, blue: blue,
 	}, nil
 }
@@ -183,7 +184,7 @@ func (q *SendQueue) RetireAll() { q.ci = q.pi }
 // record may then go.
 func (q *SendQueue) close() {
 	q.dead, q.ci, q.pi, q.rung = true, 0, 0, 0
-	q.buf, q.slots = nil, nil
+	q.buf, q.slots, q.mask = nil, nil, 0
 	q.rec.close()
 	q.bell, q.blue = newDoorbell(nil, q.rec, recordSend, UARBlueFlame), nil
 }
