@@ -48,7 +48,7 @@ func openGroupError(o KernelOptions, path, bdf string, err error) error {
 }
 
 // notViable names the functions that keep a group from user space.
-func notViable(o KernelOptions, path, bdf string) error {
+func notViable(o KernelOptions, path, bdf string) *Error {
 	e := &Error{Op: "use IOMMU group " + path, Target: bdf,
 		Err:    fmt.Errorf("%w: other functions of the group belong to host drivers", ErrBusy),
 		Remedy: "bind every function of the group to vfio-pci"}
@@ -110,7 +110,7 @@ func openDeviceError(o KernelOptions, bdf string, err error) error {
 }
 
 // mapError explains why memory could not be mapped.
-func mapError(target, op string, size uint64, err error) error {
+func mapError(target, op string, size uint64, err error) *Error {
 	e := &Error{Op: op, Target: target, Err: err}
 	switch {
 	case errors.Is(err, unix.ENOMEM):

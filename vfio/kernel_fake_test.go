@@ -211,12 +211,8 @@ func (k *fakeKernel) open(path string, flags int) (int, error) {
 	if !ok || strings.HasPrefix(name, "devices/") {
 		return k.openOther(path)
 	}
-	switch {
-	case name == "vfio":
-		if err := k.enter("open container"); err != nil {
-			return -1, err
-		}
-		return k.add(&fakeFD{kind: "container", maps: map[uint64]uint64{}}), nil
+	if name == "vfio" {
+		return k.openFile("open container", &fakeFD{kind: "container", maps: map[uint64]uint64{}})
 	}
 	if err := k.enter("open group"); err != nil {
 		return -1, err

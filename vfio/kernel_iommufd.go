@@ -122,7 +122,7 @@ func bindError(o KernelOptions, path, bdf string, err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):
 		if who := o.blockers(bdf); len(who) > 0 {
-			v := notViable(o, "of the function", bdf).(*Error)
+			v := notViable(o, "of the function", bdf)
 			e.Err, e.Remedy = fmt.Errorf("%w: %w", v.Err, err), v.Remedy
 		} else if who := o.groupOpeners(bdf); len(who) > 0 {
 			busy(who, "has its IOMMU group")
@@ -190,7 +190,7 @@ func attachError(bdf string, err error) error {
 
 // ioasMapError explains why memory could not be mapped.
 func ioasMapError(target, op string, size uint64, err error) error {
-	e := mapError(target, op, size, err).(*Error)
+	e := mapError(target, op, size, err)
 	switch {
 	case errors.Is(err, unix.EOVERFLOW):
 		e.Err, e.Remedy = fmt.Errorf("%w: %w", ErrRange, err), ""

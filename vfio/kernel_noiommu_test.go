@@ -2,6 +2,7 @@ package vfio
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -57,7 +58,7 @@ func TestNoIOMMUOpen(t *testing.T) {
 		"mode off": {kernel: newFakeKernel, set: func(t *testing.T, k *fakeKernel, _ *KernelOptions) {
 			noGroup(t, k)
 			param(t, k, "N")
-		}, is: []error{ErrNoIOMMU}, says: []string{"mode is off", "echo 1 > /" + mode, "mlxvfio bind " + bdf}},
+		}, is: []error{ErrNoIOMMU}, says: []string{"mode is off", "mlxvfio bind " + bdf + " --unsafe-noiommu"}},
 		"mode on, not bound": {kernel: newFakeKernel, set: func(t *testing.T, k *fakeKernel, _ *KernelOptions) {
 			noGroup(t, k)
 			param(t, k, "Y")
@@ -307,4 +308,29 @@ func TestNoIOMMUDecorated(t *testing.T) {
 	_, _, err = NewFaulty(tr, nil).DMA().(PhysicalMapper).Supply(hugePage)
 	require.ErrorIs(t, err, ErrNotSupported)
 	require.NoError(t, tr.Close())
+}
+
+// On a machine with reserved huge pages, as root: memory that is located for real.
+func TestPhysicalMemory(t *testing.T) {
+	p := newPhysicalMapper(KernelOptions{}.withDefaults())
+	b, at, err := p.Supply(2 * hugePage)
+	if errors.Is(err, ErrNoSpace) || errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrNotExist) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	require.NotZero(t, at)
+	require.Zero(t, at%hugePage)
+	require.Equal(t, make([]byte, 2*hugePage), b.Bytes())
+	second, err := p.whereIs(b.Bytes()[hugePage:])
+	require.NoError(t, err)
+	require.Equal(t, at+hugePage, second, "one piece")
+	c, other, err := p.Supply(hugePage)
+	require.NoError(t, err)
+	require.True(t, other+hugePage <= at || at+2*hugePage <= other, "%#x and %#x", at, other)
+	require.NoError(t, p.Map(Mapping{IOVA: at, Bytes: b.Bytes(), FD: b.FD()}))
+	require.NoError(t, p.Unmap(at, 2*hugePage))
+	require.NoError(t, b.Close())
+	require.NoError(t, c.Close())
+	require.Empty(t, p.pieces)
+	require.Zero(t, openFiles(t, "pagemap"))
 }
