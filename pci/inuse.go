@@ -244,8 +244,8 @@ func (f *Function) Users() string {
 }
 
 // vfioDevice is how /proc names the file that the kernel gives for a function of
-// an open group. Which function shows in fdinfo, on Linux 6.18 and later. Such a
-// file keeps the group open when the process has closed the group's own.
+// an open group. Kernels from late 2025 on tell in fdinfo which function it is.
+// Such a file keeps the group open when the process has closed the group's own.
 const vfioDevice = "anon_inode:[vfio-device]"
 
 // deviceOf reads which function such a file is of, "" when the kernel does not

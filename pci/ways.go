@@ -61,7 +61,7 @@ func (n *DeviceNode) Usable() bool { return n.reached() && !n.Stale() }
 // VFIONodes are the files through which user space reaches a function.
 type VFIONodes struct {
 	// Cdev is the function's own file, nil where the kernel offers none: built
-	// without VFIO_DEVICE_CDEV, or (Linux 6.6 to 6.18) in no-IOMMU mode.
+	// without VFIO_DEVICE_CDEV, or in no-IOMMU mode, but for kernels with IOMMUFD_NOIOMMU.
 	Cdev *DeviceNode `json:"cdev,omitempty"`
 	// IOMMUFD is /dev/iommu, which goes with Cdev.
 	IOMMUFD DeviceNode `json:"iommufd"`
@@ -145,8 +145,8 @@ func vfioNodes(f *Function, o Options, dir string) {
 
 // cdevName is the function's name in /dev/vfio/devices. The folder vfio-dev is
 // there on every kernel since 6.1; only with VFIO_DEVICE_CDEV has what is in it
-// a device number. A function in no-IOMMU mode gets none up to 6.18 (Linux
-// vfio.h, vfio_device_add); kernels with IOMMUFD_NOIOMMU call it noiommu-vfioN.
+// a device number. A function in no-IOMMU mode gets none (Linux vfio.h,
+// vfio_device_add); kernels with IOMMUFD_NOIOMMU call it noiommu-vfioN.
 // The group's file is the way in there all the same, see way.
 func cdevName(o Options, dir string) string {
 	r := &attrs{fs: o.FS, dir: dir}
