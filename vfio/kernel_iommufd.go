@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -130,6 +131,9 @@ func bindError(o KernelOptions, path, bdf string, err error) error {
 			e.Err = fmt.Errorf("the platform does not isolate interrupts, or another process has the IOMMU group: %w", err)
 			e.Remedy = "enable interrupt remapping (x2APIC in the firmware setup, no intremap=off); " +
 				"or accept that the device can forge interrupts: echo 1 > /sys/module/iommufd/parameters/allow_unsafe_interrupts"
+			if o.unsafeType1() {
+				e.Remedy += "; for the backend type1 that is accepted already"
+			}
 		}
 	case errors.Is(err, unix.EBUSY):
 		e.Err = fmt.Errorf("%w: the file of its IOMMU group is open: %w", ErrBusy, err)
@@ -164,6 +168,13 @@ func bindError(o KernelOptions, path, bdf string, err error) error {
 		e.Err = noSpace(err)
 	}
 	return e.advised()
+}
+
+// unsafeType1 tells whether TYPE1 takes functions whose interrupts are not isolated:
+// each has a switch of its own.
+func (o KernelOptions) unsafeType1() bool {
+	b, err := os.ReadFile(filepath.Join(o.Sysfs, "module/vfio_iommu_type1/parameters/allow_unsafe_interrupts"))
+	return err == nil && strings.TrimSpace(string(b)) == "Y"
 }
 
 // attachError explains why a bound function could not be attached to an address

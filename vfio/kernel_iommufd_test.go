@@ -162,6 +162,12 @@ func TestIOMMUFDErrors(t *testing.T) {
 		}, []error{ErrNotFound}, []string{"no driver", "mlxvfio bind " + bdf}},
 		"interrupts not isolated": {func(_ *testing.T, k *fakeKernel) { k.notIsolated = true },
 			[]error{os.ErrPermission}, []string{"interrupt remapping", "/sys/module/iommufd/parameters/allow_unsafe_interrupts"}},
+		"interrupts not isolated, and type1 does not mind": {func(t *testing.T, k *fakeKernel) {
+			k.notIsolated = true
+			dir := filepath.Join(k.root, "sys/module/vfio_iommu_type1/parameters")
+			require.NoError(t, os.MkdirAll(dir, 0o700))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "allow_unsafe_interrupts"), []byte("Y\n"), 0o600))
+		}, []error{os.ErrPermission}, []string{"iommufd/parameters/allow_unsafe_interrupts", "for the backend type1 that is accepted already"}},
 		"sibling on a host driver": {func(t *testing.T, k *fakeKernel) {
 			k.notViable = true
 			k.setDriver(t, "0000:02:00.1", "mlx5_core")
@@ -460,5 +466,30 @@ func TestIOMMUFDHotReset(t *testing.T) {
 	}
 	require.ErrorIs(t, h.HotReset(), ErrClosed)
 	require.NoError(t, a.Close())
+	k.requireClean(t)
+}
+
+// iommufd's limit of pinned memory is checked against what it has pinned of this
+// process, and not against locked memory.
+func TestIOMMUFDMemlock(t *testing.T) {
+	k := newFakeCDevs(t)
+	tr, err := Open("0000:01:00.0", k.options())
+	require.NoError(t, err)
+	s, err := NewAddressSpace(tr.DMA(), SpaceOptions{})
+	require.NoError(t, err)
+	b := make([]byte, 4<<20)
+	require.NoError(t, unix.Mlock(b))
+	pinned, err := s.lock.locked()
+	require.NoError(t, err)
+	locked, err := vmLocked()
+	require.NoError(t, unix.Munlock(b))
+	require.NoError(t, err)
+	require.Less(t, pinned, uint64(4<<20), "nothing is pinned here")
+	require.GreaterOrEqual(t, locked, uint64(4<<20))
+	got, err := parseStatus("VmLck:\t       8 kB\nVmPin:\t    2048 kB\n", "VmPin:")
+	require.NoError(t, err)
+	require.Equal(t, uint64(2<<20), got)
+	require.NoError(t, s.Close())
+	require.NoError(t, tr.Close())
 	k.requireClean(t)
 }
