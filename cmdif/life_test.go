@@ -156,7 +156,9 @@ func TestTokenOfTheCommandBefore(t *testing.T) {
 	defer b.close()
 	last := map[int]byte{}
 	b.onCommand(func(c *call) {
-		require.NotEqual(t, last[c.slot], c.token, "slot %d", c.slot)
+		if last[c.slot] == c.token {
+			t.Errorf("slot %d has token %d twice in a row", c.slot, c.token)
+		}
 		last[c.slot] = c.token
 		c.reply(nil)
 	})
@@ -303,6 +305,60 @@ func TestSwitchTwice(t *testing.T) {
 		})
 		require.ErrorContains(t, err, "by events already")
 		require.True(t, b.conn.EventMode())
+	})
+}
+
+// While the mode changes nothing but CREATE_EQ reaches the device, whenever it came:
+// before the switch, in the drain, while the EQ is made.
+func TestSwitchKeepsOthersOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := openEntries(t, 1, Options{})
+		defer b.close()
+		var mu sync.Mutex
+		var seen []prm.Opcode
+		b.onCommand(func(c *call) {
+			mu.Lock()
+			seen = append(seen, c.op())
+			mu.Unlock()
+			after(10*time.Millisecond, func() {
+				echo(c)
+				if b.conn.EventMode() {
+					b.conn.Complete(1 << c.slot)
+				}
+			})
+		})
+		ops := func() []prm.Opcode {
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			return append([]prm.Opcode(nil), seen...)
+		}
+		var wg sync.WaitGroup
+		send := func() {
+			for _, op := range []prm.Opcode{prm.OpQueryAdapter, prm.OpQueryPages, prm.OpSyncCrypto} {
+				wg.Go(func() { assertIs(t, b.conn.Exec(context.Background(), msg(op, 16, 0), make([]byte, 16)), nil) })
+			}
+			synctest.Wait()
+		}
+		wg.Go(func() { assertIs(t, b.conn.NOP(context.Background()), nil) })
+		synctest.Wait()
+		wg.Go(func() {
+			time.Sleep(time.Millisecond)
+			send() // in the drain
+		})
+		err := b.conn.SwitchToEvents(context.Background(), func(ctx context.Context) (EventQueue, error) {
+			send()
+			time.Sleep(5 * time.Millisecond)
+			require.Equal(t, []prm.Opcode{prm.OpNop}, ops())
+			assertIs(t, b.conn.Exec(ctx, msg(prm.OpCreateEQ, 16, 0), make([]byte, 16)), nil)
+			time.Sleep(5 * time.Millisecond)
+			require.Equal(t, []prm.Opcode{prm.OpNop, prm.OpCreateEQ}, ops())
+			return &fakeEQ{conn: b.conn}, nil
+		})
+		require.NoError(t, err)
+		wg.Wait()
+		require.Len(t, ops(), 8)
+		require.Zero(t, b.conn.Stats().Recovered)
 	})
 }
 
