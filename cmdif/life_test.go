@@ -404,3 +404,21 @@ func TestWaitingAllocatesNothing(t *testing.T) {
 	// and then; a waiter a command would be twelve allocations.
 	require.LessOrEqual(t, n, 1.0)
 }
+
+// What the device handed back before it died is an answer.
+func TestAnsweredBeforeDeath(t *testing.T) {
+	for _, events := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := open(t, Options{})
+			defer b.close()
+			if events {
+				b.toEvents()
+			}
+			b.onCommand(func(c *call) { after(time.Millisecond, func() { echo(c); b.conn.Dead(errBroken) }) })
+			in, out := msg(prm.OpNop, 600, 3), make([]byte, 600)
+			require.NoError(t, b.conn.Exec(context.Background(), in, out))
+			require.Equal(t, echoed(in), out)
+			require.Zero(t, b.conn.Stats().Quarantined)
+		})
+	}
+}
