@@ -11,6 +11,7 @@ import (
 
 	"github.com/mlxvfio/mlxvfio/health"
 	"github.com/mlxvfio/mlxvfio/health/blackbox"
+	"github.com/mlxvfio/mlxvfio/internal/faultdoc"
 	"github.com/mlxvfio/mlxvfio/pci"
 	"github.com/mlxvfio/mlxvfio/sim"
 	"github.com/stretchr/testify/require"
@@ -154,19 +155,31 @@ func TestHealthFaults(t *testing.T) {
 		}
 	}
 	wg.Wait()
+	stages := []string{"watch"}
+	for _, l := range levels {
+		stages = append(stages, "recover to "+l.String())
+	}
+	table := faultdoc.New("health, verbs", "TestHealthFaults", stages...)
 	for i, s := range sickOnes {
+		// Announced before they are looked at: a row that fails is missing.
+		row := table.Row(s.fault, "", "watch")
 		t.Run(s.fault, func(t *testing.T) {
-			checkWatched(t, s, watched[i])
+			row.Saw("%s", checkWatched(t, s, watched[i]))
+			row.Raised()
 			for l, o := range done[i] {
 				if o.out != "" || o.err != "" {
-					checkRecovered(t, s, levels[l], o, filepath.Join(dir, fmt.Sprintf("%d-%v", i, levels[l])))
+					row := table.Row(s.fault, "", "recover to "+levels[l].String())
+					row.Raised()
+					row.Saw("%s", checkRecovered(t, s, levels[l], o, filepath.Join(dir, fmt.Sprintf("%d-%v", i, levels[l]))))
 				}
 			}
 		})
 	}
+	table.Check(t)
 }
 
-func checkWatched(t *testing.T, s sick, o outcome) {
+// checkWatched says what watch came to.
+func checkWatched(t *testing.T, s sick, o outcome) string {
 	lines := strings.Split(strings.TrimSpace(o.out), "\n")
 	var end struct {
 		Schema string
@@ -193,9 +206,11 @@ func checkWatched(t *testing.T, s sick, o outcome) {
 	if s.cond.Info().ExitCode != exitOK {
 		require.Contains(t, o.err, string(s.cond))
 	}
+	return fmt.Sprintf("%v: %s, exit %d", end.Worst.State, end.Worst.Condition, o.code)
 }
 
-func checkRecovered(t *testing.T, s sick, level health.Rung, o outcome, path string) {
+// checkRecovered says what recover came to.
+func checkRecovered(t *testing.T, s sick, level health.Rung, o outcome, path string) string {
 	r := struct {
 		recoverResult
 		Schema string
@@ -211,7 +226,7 @@ func checkRecovered(t *testing.T, s sick, level health.Rung, o outcome, path str
 		require.Nil(t, r.Recovery)
 		require.NotEmpty(t, r.Note)
 		require.NoFileExists(t, path)
-		return
+		return "nothing to do"
 	}
 	require.NotNil(t, r.Recovery, "%s", o.out)
 	require.Equal(t, path, r.Recovery.Bundle)
@@ -234,4 +249,8 @@ func checkRecovered(t *testing.T, s sick, level health.Rung, o outcome, path str
 	if well {
 		require.Equal(t, s.rung, r.Recovery.By)
 	}
+	if !r.Recovery.Recovered {
+		return fmt.Sprintf("not recovered, exit %d", o.code)
+	}
+	return fmt.Sprintf("recovered by %v, exit %d", r.Recovery.By, o.code)
 }
