@@ -33,12 +33,13 @@ var realFunction func(t testing.TB) vfio.Transport
 // right order; what a test makes and leaves is reported by the close.
 func newBench(t testing.TB, words string) *bench {
 	t.Helper()
-	o := mlxvfio.Options{CompletionVectors: 1, Memory: vfio.MemoryHeap} // the race detector sees no other
-	if realFunction != nil {
+	o := mlxvfio.Options{CompletionVectors: 1}
+	if realFunction != nil { // which may take only some kinds of memory
 		b := &bench{t: t}
 		b.openOn(realFunction(t), 0, o)
 		return b
 	}
+	o.Memory = vfio.MemoryHeap // the race detector sees no other
 	return openBench(t, words, o)
 }
 

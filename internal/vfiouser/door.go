@@ -51,10 +51,8 @@ func newDoor(ctx context.Context, l net.Listener, timeout time.Duration, log *sl
 
 // next waits for a client that has said something; nil when ctx is done.
 func (d *door) next(ctx context.Context) (net.Conn, error) {
-	select {
-	case <-ctx.Done(): // before anybody who waits
+	if ctx.Err() != nil {
 		return nil, nil
-	default:
 	}
 	select {
 	case c := <-d.ready:
@@ -102,7 +100,7 @@ func (d *door) accept(ctx context.Context) error {
 			d.wg.Go(func() { d.wait(ctx, c) })
 			continue
 		case ctx.Err() != nil:
-			return ctx.Err() // next makes it no error
+			return nil
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ECONNABORTED):
 			<-d.room
 			d.log.Error("cannot accept a client", "err", err)

@@ -86,4 +86,37 @@ var customPlans = []plan{
 		IOMMU:     []string{"-device", "virtio-iommu-pci"},
 		Limit:     2 * time.Minute,
 	},
+	{
+		Name:      "noiommu", // no IOMMU at all: only for those who say that they know
+		Scenarios: []string{"noiommu-bind", "noiommu-loud", "list", "info", "verbs", "selftest", "flr", "busy", "interrupt", "kill-any", "unbind"},
+		Models:    []string{connectX5},
+		Release:   custom,
+		Backend:   "noiommu",
+		IOMMU:     []string{},
+		HugePages: 64,
+		Limit:     7 * time.Minute,
+	},
+	{
+		Name:      "noiommu-hardware", // no memory can be taken away from a device that reaches all of it
+		Scenarios: append([]string{"noiommu-bind"}, contracts()...),
+		Models:    []string{connectX5},
+		Release:   custom,
+		Backend:   "noiommu",
+		IOMMU:     []string{},
+		HugePages: 64,
+		MovesData: true,
+		Limit:     8 * time.Minute,
+	},
+	{
+		Name:      "noiommu-data",
+		Scenarios: []string{"noiommu-bind", "data", "noiommu-moved", "data-kill", "unbind"},
+		Models:    []string{connectX5},
+		Release:   custom,
+		Backend:   "noiommu",
+		IOMMU:     []string{},
+		HugePages: 64,
+		MovesData: true,
+		KillsData: true,
+		Limit:     7 * time.Minute,
+	},
 }
