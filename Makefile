@@ -6,9 +6,10 @@ CACHE     ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mlxvfio
 LINT_VER  := v2.15.0
 LINT      := $(CACHE)/bin/golangci-lint
 FUZZTIME  ?= 20s
+SEEDS     ?= 100
 BENCHTIME ?= 1s
 
-.PHONY: all build man test race lint generate faults fuzz vm bench clean
+.PHONY: all build man test race lint generate faults fuzz nightly vm bench clean
 
 all: build
 
@@ -39,9 +40,13 @@ generate:                    ## layouts from their tables
 fuzz:                        ## every fuzz target for FUZZTIME each; minimizing must not eat the time
 	@for p in $$($(GO) list ./...); do \
 	  for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz'); do \
-	    echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x $$p || exit 1; \
+	    echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x $(FUZZFLAGS) $$p || exit 1; \
 	  done; \
 	done
+
+nightly:                     ## what takes hours: fuzzing for ten minutes a target, the race detector, SEEDS seeds of the property tests
+	CGO_ENABLED=1 MLXVFIO_SEEDS=$(SEEDS) $(GO) test -race -count=1 -timeout 4h ./...
+	$(MAKE) fuzz FUZZTIME=10m
 
 faults:                      ## writes the fault tables of docs/testing.md from what the tests observe
 	MLXVFIO_UPDATE=1 $(GO) test -p 1 -count=1 -run 'Fault|KernelErrors|ErrorCompletions|Guarantees' $$(grep -rl --include='*_test.go' mlxvfio/internal/faultdoc\" . | xargs -n1 dirname | sort -u)

@@ -47,9 +47,10 @@ func (c *Conn) Signals() Signals {
 		Active: c.active, Quarantined: bits.OnesCount32(c.quarantined), Waiting: c.waiting,
 	}
 	for i := range c.slots {
-		// A slot that is busy stays so under the lock; a quarantined one is ours.
+		// A slot that is busy stays so under the lock; a quarantined one is ours, and
+		// what was never completed is still told after Close.
 		s := &c.slots[i]
-		if s.state.Load() == slotFree || s.deadline.After(now) {
+		if s.state.Load() == slotFree && c.quarantined>>i&1 == 0 || s.deadline.After(now) {
 			continue
 		}
 		g.Overdue++

@@ -78,3 +78,19 @@ func TestSignals(t *testing.T) {
 		b.close()
 	})
 }
+
+// What the device never completed is told after Close, too: a monitor that looks at a
+// bring-up that failed has nothing else.
+func TestSignalsAfterClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{Timeout: time.Second})
+		b.onCommand(func(*call) {})
+		require.Error(t, b.conn.NOP(t.Context()))
+		time.Sleep(time.Second)
+		before := b.conn.Signals()
+		require.Equal(t, 1, before.Overdue)
+		var ue *UnansweredError
+		require.ErrorAs(t, b.conn.Close(), &ue)
+		require.Equal(t, before, b.conn.Signals())
+	})
+}

@@ -12,7 +12,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
+	"github.com/mlxvfio/mlxvfio/internal/tempfile"
 	"github.com/mlxvfio/mlxvfio/tracer/capture"
 	"github.com/mlxvfio/mlxvfio/tracer/trace"
 )
@@ -193,9 +195,10 @@ func (r *stringReader) write(db *trace.DB) (path string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if err := os.MkdirAll(r.o.CacheDir, 0o755); err != nil {
+	if err := os.MkdirAll(r.o.CacheDir, 0o700); err != nil {
 		return "", err
 	}
+	tempfile.Clean(r.o.CacheDir, ".strings-", "", time.Now())
 	sum := capture.HashDB(db)
 	f, err := os.CreateTemp(r.o.CacheDir, ".strings-*")
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/mlxvfio/mlxvfio/health"
 	"github.com/mlxvfio/mlxvfio/health/blackbox"
+	"github.com/mlxvfio/mlxvfio/internal/faultdoc"
 	"github.com/mlxvfio/mlxvfio/pci"
 	"github.com/mlxvfio/mlxvfio/sim"
 	"github.com/stretchr/testify/require"
@@ -154,19 +155,29 @@ func TestHealthFaults(t *testing.T) {
 		}
 	}
 	wg.Wait()
+	table := faultdoc.New("health, verbs", "TestHealthFaults", "open")
 	for i, s := range sickOnes {
+		name, arg, _ := strings.Cut(s.fault, "@")
+		if with, more, ok := strings.Cut(s.fault, ",fault="); ok {
+			name, arg = with+", and", more
+		}
+		row := table.Row(name, arg, "open")
 		t.Run(s.fault, func(t *testing.T) {
-			checkWatched(t, s, watched[i])
+			saw := []string{checkWatched(t, s, watched[i])}
+			row.Raised()
 			for l, o := range done[i] {
 				if o.out != "" || o.err != "" {
-					checkRecovered(t, s, levels[l], o, filepath.Join(dir, fmt.Sprintf("%d-%v", i, levels[l])))
+					saw = append(saw, checkRecovered(t, s, levels[l], o, filepath.Join(dir, fmt.Sprintf("%d-%v", i, levels[l]))))
 				}
 			}
+			row.Saw("%s", strings.Join(saw, "; "))
 		})
 	}
+	table.Check(t)
 }
 
-func checkWatched(t *testing.T, s sick, o outcome) {
+// checkWatched says what watch came to.
+func checkWatched(t *testing.T, s sick, o outcome) string {
 	lines := strings.Split(strings.TrimSpace(o.out), "\n")
 	var end struct {
 		Schema string
@@ -193,9 +204,11 @@ func checkWatched(t *testing.T, s sick, o outcome) {
 	if s.cond.Info().ExitCode != exitOK {
 		require.Contains(t, o.err, string(s.cond))
 	}
+	return fmt.Sprintf("%v: %s (exit %d)", end.Worst.State, end.Worst.Condition, o.code)
 }
 
-func checkRecovered(t *testing.T, s sick, level health.Rung, o outcome, path string) {
+// checkRecovered says what recover came to.
+func checkRecovered(t *testing.T, s sick, level health.Rung, o outcome, path string) string {
 	r := struct {
 		recoverResult
 		Schema string
@@ -211,7 +224,7 @@ func checkRecovered(t *testing.T, s sick, level health.Rung, o outcome, path str
 		require.Nil(t, r.Recovery)
 		require.NotEmpty(t, r.Note)
 		require.NoFileExists(t, path)
-		return
+		return "nothing to do"
 	}
 	require.NotNil(t, r.Recovery, "%s", o.out)
 	require.Equal(t, path, r.Recovery.Bundle)
@@ -234,4 +247,8 @@ func checkRecovered(t *testing.T, s sick, level health.Rung, o outcome, path str
 	if well {
 		require.Equal(t, s.rung, r.Recovery.By)
 	}
+	if !r.Recovery.Recovered {
+		return fmt.Sprintf("not by %v (exit %d)", level, o.code)
+	}
+	return fmt.Sprintf("by %v (exit %d)", r.Recovery.By, o.code)
 }

@@ -44,7 +44,8 @@ func serveMetrics(addr string, p *patient) (*metricsServer, error) {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
 	s := &metricsServer{url: "http://" + l.Addr().String() + "/metrics", done: make(chan error, 1),
-		srv: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute}}
+		srv: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
+			IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10}}
 	go func() { s.done <- s.srv.Serve(l) }()
 	return s, nil
 }

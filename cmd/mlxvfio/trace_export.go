@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/mlxvfio/mlxvfio/internal/tempfile"
 	"github.com/mlxvfio/mlxvfio/tracer/analyze"
 	"github.com/mlxvfio/mlxvfio/tracer/capture"
 	"github.com/mlxvfio/mlxvfio/tracer/export"
@@ -119,6 +121,7 @@ func (a *app) writeFile(path string, fn func(io.Writer) error) (err error) {
 		}
 		return errors.Join(fn(f), f.Close())
 	}
+	tempfile.Clean(filepath.Dir(path), "."+filepath.Base(path)+".", "", time.Now())
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return err

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/mlxvfio/mlxvfio/internal/tempfile"
 )
 
 // Options tune Write.
@@ -89,6 +91,7 @@ func replaceable(path string) error {
 // install fills a temporary file and puts it at path. With keep it stays open.
 func (d disk) install(path string, fill func(file) error, keep bool) (file, error) {
 	dir := filepath.Dir(path)
+	tempfile.Clean(dir, "."+filepath.Base(path)+".", ".tmp", time.Now())
 	f, err := d.create(dir, "."+filepath.Base(path)+".*.tmp")
 	if err != nil {
 		return nil, err

@@ -51,8 +51,10 @@ func newDoor(ctx context.Context, l net.Listener, timeout time.Duration, log *sl
 
 // next waits for a client that has said something; nil when ctx is done.
 func (d *door) next(ctx context.Context) (net.Conn, error) {
-	if ctx.Err() != nil {
+	select {
+	case <-ctx.Done(): // before anybody who waits
 		return nil, nil
+	default:
 	}
 	select {
 	case c := <-d.ready:
@@ -100,7 +102,7 @@ func (d *door) accept(ctx context.Context) error {
 			d.wg.Go(func() { d.wait(ctx, c) })
 			continue
 		case ctx.Err() != nil:
-			return nil
+			return ctx.Err() // next makes it no error
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ECONNABORTED):
 			<-d.room
 			d.log.Error("cannot accept a client", "err", err)

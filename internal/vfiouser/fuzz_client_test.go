@@ -2,6 +2,7 @@ package vfiouser
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -79,11 +80,12 @@ func hostileServer(fd int, script []byte) {
 			m.id++
 			ok = send(replyTo(&m, 0, p))
 		case answerAsk:
-			b := make([]byte, headerSize)
+			b := make([]byte, headerSize+n)
 			header{id: 7, cmd: cmdDMARead, size: uint32(headerSize + n)}.put(b)
-			ok = send(append(b, p...)) && send(good)
+			copy(b[headerSize:], p)
+			ok = send(b) && send(good)
 		case answerTwice:
-			ok = send(good) && send(good)
+			ok = send(slices.Concat(good, good))
 		case answerPieces:
 			for i := 0; ok && i < len(good); i++ {
 				ok = send(good[i : i+1])

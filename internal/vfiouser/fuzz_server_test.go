@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"os"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -63,10 +64,20 @@ func fuzzSession(t *testing.T, d *device, talk func(fd int)) {
 	s, err := newSock(pair[0], true, time.Second)
 	require.NoError(t, err)
 	talk(pair[1])
-	require.NoError(t, unix.Close(pair[1]))
+	require.NoError(t, unix.Shutdown(pair[1], unix.SHUT_WR)) // not closed: the server would stop at its first reply
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for b := make([]byte, 64<<10); ; {
+			if n, err := readRetry(pair[1], b); n == 0 || err != nil {
+				return
+			}
+		}
+	})
 	srv := &server{t: d, log: Options{}.logger(), maxMaps: 100, maxMapped: 1 << 30, hello: time.Second}
 	require.NoError(t, srv.describe())
 	srv.serve(t.Context(), s)
+	wg.Wait()
+	require.NoError(t, unix.Close(pair[1]))
 	require.Empty(t, d.Memory().Mappings())
 	d.seen()
 }

@@ -141,7 +141,7 @@ func (g *guestMemory) open(fd int, off, size uint64, write bool) (*guestFile, er
 	if err := unix.Fstatfs(fd, &fs); err != nil {
 		return nil, fmt.Errorf("fstatfs of DMA memory: %w", err)
 	}
-	if far, ok := farFiles[int64(fs.Type)]; ok {
+	if far, ok := farFiles[int64(fs.Type)]; ok { //nolint:unconvert // on other architectures it is no int64
 		return nil, fmt.Errorf("DMA memory in a file of %s, whose pages may never come: %w", far, vfio.ErrNotSupported)
 	}
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)

@@ -1,0 +1,63 @@
+package archtest
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestNamedTestsExist: the tests that docs/security.md names as its witnesses are
+// there. A statement whose test is gone is a claim.
+func TestNamedTestsExist(t *testing.T) {
+	const root = "../.."
+	have := map[string]bool{}
+	fn := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Z]\w*)\(`)
+	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		for _, m := range fn.FindAllSubmatch(b, -1) {
+			have[string(m[1])] = true
+		}
+		return err
+	}))
+	require.Greater(t, len(have), 1000)
+	name := regexp.MustCompile(`\b(?:Test|Fuzz)[A-Z]\w*`)
+	b, err := os.ReadFile(filepath.Join(root, "docs", "security.md"))
+	require.NoError(t, err)
+	named := map[string]bool{}
+	for _, n := range name.FindAllString(string(b), -1) {
+		require.True(t, have[n], "docs/security.md names %s, and there is no such test", n)
+		named[n] = true
+	}
+	require.GreaterOrEqual(t, len(named), 30)
+}
+
+// TestEveryFuzzTargetIsListed: docs/testing.md says of each fuzz target what it plays
+// the part of, and every one there has a corpus of its own to begin with.
+func TestEveryFuzzTargetIsListed(t *testing.T) {
+	const root = "../.."
+	b, err := os.ReadFile(filepath.Join(root, "docs", "testing.md"))
+	require.NoError(t, err)
+	target := regexp.MustCompile(`(?m)^func (Fuzz[A-Z]\w*)\(`)
+	n := 0
+	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		src, err := os.ReadFile(path)
+		for _, m := range target.FindAllSubmatch(src, -1) {
+			n++
+			require.Contains(t, string(b), "| "+string(m[1])+" |", "%s: add the target to the table of docs/testing.md", path)
+			require.Contains(t, string(src), "f.Add(", "%s: %s begins with nothing", path, m[1])
+		}
+		return err
+	}))
+	require.Greater(t, n, 30)
+}
