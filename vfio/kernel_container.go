@@ -205,18 +205,14 @@ func (c *Container) attachFD(fd int, path, bdf string) error {
 	}
 	cfd := int32(c.fd)
 	if _, err := c.o.sys.ioctl(fd, abi.VFIO_GROUP_SET_CONTAINER, unsafe.Pointer(&cfd)); err != nil {
-		remedy := "groups of different IOMMU kinds cannot share one: use a Container of its own"
-		if c.physical != nil && errors.Is(err, unix.EPERM) {
-			remedy = "run as root: a group without IOMMU needs CAP_SYS_RAWIO"
-		}
-		return fail("put IOMMU group "+path+" into a container", err, remedy)
+		return c.setContainerError(path, bdf, err)
 	}
 	if c.iommu {
 		return nil
 	}
 	number, name := c.kind()
 	if _, err := c.o.sys.ioctlInt(c.fd, abi.VFIO_SET_IOMMU, number); err != nil {
-		return setIOMMUError(bdf, name, err)
+		return setIOMMUError(c.o, bdf, name, err)
 	}
 	c.iommu = true
 	return nil

@@ -64,16 +64,54 @@ func notViable(o KernelOptions, path, bdf string) *Error {
 	return e
 }
 
+// setContainerError explains why a group could not be put into the container. Since
+// Linux 6.6 its DMA is taken over there, and EINVAL is for a function whose firmware
+// keeps memory for it that no other user may take away (iommu.c, require_direct). In a
+// container that has an IOMMU already, EINVAL is for one of another kind.
+func (c *Container) setContainerError(path, bdf string, err error) error {
+	e := &Error{Op: "put IOMMU group " + path + " into a container", Target: bdf, Err: err}
+	switch {
+	case c.physical != nil:
+		if errors.Is(err, unix.EPERM) {
+			e.Remedy = "run as root: a group without IOMMU needs CAP_SYS_RAWIO"
+		}
+	case errors.Is(err, unix.EINVAL) && c.o.reservedDirect(bdf):
+		e.reserved(bdf)
+	case errors.Is(err, unix.EBUSY):
+		e.Err = fmt.Errorf("%w: %w", ErrBusy, err)
+		if who := c.o.groupOpeners(bdf); len(who) > 0 {
+			e.Err = fmt.Errorf("%w, %s: %w", ErrBusy, list(who), err)
+		}
+	case errors.Is(err, unix.ENOMEM):
+		e.Err = noSpace(err)
+	case c.iommu:
+		e.Remedy = "groups of different IOMMU kinds cannot share one: use a Container of its own"
+	}
+	return e.advised()
+}
+
+// reserved makes the error one about memory that the platform keeps for DMA of the
+// function (reservedDirect).
+func (e *Error) reserved(bdf string) {
+	e.Err = fmt.Errorf("%w: the platform keeps memory for the function's own DMA (RMRR): %w", ErrNotSupported, e.Err)
+	e.Remedy = "turn the feature that needs it off in the firmware setup, see dmesg; " +
+		"cat /sys/bus/pci/devices/" + bdf + "/iommu_group/reserved_regions shows the memory as direct"
+}
+
 // setIOMMUError explains why the IOMMU could not be set up. TYPE1 answers EPERM
 // when interrupts are not remapped (Linux vfio_iommu_type1.c, attach_group): a
-// device could then forge interrupts with plain writes.
-func setIOMMUError(bdf, kind string, err error) error {
+// device could then forge interrupts with plain writes. Before that it asks the IOMMU
+// driver, and that of VT-d, before Linux 6.6, answers EPERM for memory that the
+// platform keeps for the function (intel/iommu.c, device_is_rmrr_locked).
+func setIOMMUError(o KernelOptions, bdf, kind string, err error) error {
 	e := &Error{Op: "set up the IOMMU (VFIO_SET_IOMMU, " + kind + ")", Target: bdf, Err: err}
 	switch {
 	case kind == "NOIOMMU":
 		if errors.Is(err, unix.EPERM) {
 			e.Remedy = "run as root: a group without IOMMU needs CAP_SYS_RAWIO"
 		}
+	case (errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL)) && o.reservedDirect(bdf):
+		e.reserved(bdf)
 	case errors.Is(err, unix.EPERM):
 		e.Err = fmt.Errorf("the platform does not remap interrupts: %w", err)
 		e.Remedy = "enable interrupt remapping (x2APIC in the firmware setup, no intremap=off); " +

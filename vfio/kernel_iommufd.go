@@ -149,9 +149,7 @@ func bindError(o KernelOptions, path, bdf string, err error) error {
 		if who := o.openers(path); len(who) > 0 {
 			busy(who, "has it")
 		} else if o.reservedDirect(bdf) {
-			e.Err = fmt.Errorf("%w: the platform keeps memory for the function's own DMA (RMRR): %w", ErrNotSupported, err)
-			e.Remedy = "turn the feature that needs it off in the firmware setup, see dmesg; " +
-				"cat /sys/bus/pci/devices/" + bdf + "/iommu_group/reserved_regions shows the memory as direct"
+			e.reserved(bdf)
 		} else {
 			e.Err = fmt.Errorf("%w, or its DMA is not coherent with the caches: %w", ErrBusy, err)
 			e.Remedy = "end the process that has it open: fuser -v " + path + " (as root, which sees all of them)"

@@ -242,6 +242,45 @@ func TestKernelErrors(t *testing.T) {
 			set: func(t *testing.T, k *fakeKernel) { k.failCall("VFIO_SET_IOMMU", 1, unix.EPERM) },
 			is:  []error{os.ErrPermission}, remedy: []string{"remap", "allow_unsafe_interrupts"},
 		},
+		"firmware keeps memory for it": {
+			set: func(t *testing.T, k *fakeKernel) {
+				k.reserve(t, bdf, "0x000000007a800000 0x000000007effffff direct\n0x00000000fee00000 0x00000000feefffff msi\n")
+				k.failCall("VFIO_GROUP_SET_CONTAINER", 1, unix.EINVAL)
+			},
+			is: []error{ErrNotSupported, unix.EINVAL}, remedy: []string{"RMRR", bdf + "/iommu_group/reserved_regions"},
+		},
+		"firmware keeps memory for it, older kernel": {
+			set: func(t *testing.T, k *fakeKernel) {
+				k.reserve(t, bdf, "0x000000007a800000 0x000000007effffff direct\n")
+				k.failCall("VFIO_SET_IOMMU", 1, unix.EPERM)
+			},
+			is: []error{ErrNotSupported, unix.EPERM}, remedy: []string{"RMRR", "reserved_regions"},
+		},
+		"no reason given": {
+			set: func(t *testing.T, k *fakeKernel) {
+				k.reserve(t, bdf, "0x0000000000001000 0x0000000000001fff direct-relaxable\n0x00000000fee00000 0x00000000feefffff msi\n")
+				k.failCall("VFIO_GROUP_SET_CONTAINER", 1, unix.EINVAL)
+			},
+			is: []error{unix.EINVAL}, remedy: []string{"see dmesg"},
+		},
+		"no interrupt remapping, relaxable memory": {
+			set: func(t *testing.T, k *fakeKernel) {
+				k.reserve(t, bdf, "0x0000000000001000 0x0000000000001fff direct-relaxable\n")
+				k.failCall("VFIO_SET_IOMMU", 1, unix.EPERM)
+			},
+			is: []error{os.ErrPermission}, remedy: []string{"remap", "allow_unsafe_interrupts"},
+		},
+		"group taken by another": {
+			set: func(t *testing.T, k *fakeKernel) {
+				k.holder(t, 4242, "dev/vfio/1")
+				k.failCall("VFIO_GROUP_SET_CONTAINER", 1, unix.EBUSY)
+			},
+			is: []error{ErrBusy, unix.EBUSY}, remedy: []string{"process 4242 (qemu-system-x86)", "fuser"},
+		},
+		"no memory for the group": {
+			set: func(t *testing.T, k *fakeKernel) { k.failCall("VFIO_GROUP_SET_CONTAINER", 1, unix.ENOMEM) },
+			is:  []error{ErrNoSpace, unix.ENOMEM}, remedy: []string{"free memory"},
+		},
 		"not in group for us": {
 			set: func(t *testing.T, k *fakeKernel) {
 				k.setDriver(t, bdf, "")
@@ -324,6 +363,23 @@ func TestKernelMapErrors(t *testing.T) {
 		require.NoError(t, tr.Close())
 		k.requireClean(t)
 	}
+}
+
+// What the kernel says of a container that has an IOMMU already is about both groups.
+func TestKernelOtherIOMMU(t *testing.T) {
+	k := newFakeKernel(t)
+	c, err := NewContainer(k.options())
+	require.NoError(t, err)
+	o := k.options()
+	o.Container = c
+	first, err := OpenGroup("0000:02:00.0", o)
+	require.NoError(t, err)
+	k.failCall("VFIO_GROUP_SET_CONTAINER", 1, unix.EINVAL)
+	_, err = OpenGroup("0000:01:00.0", o)
+	requireSays(t, err, []error{unix.EINVAL}, []string{"different IOMMU kinds", "a Container of its own"})
+	require.NoError(t, first.Close())
+	require.NoError(t, c.Close())
+	k.requireClean(t)
 }
 
 // Two functions of one group and one of another share a container: its group is
