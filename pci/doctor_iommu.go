@@ -10,6 +10,15 @@ import (
 // vmRemedy gives a guest an IOMMU that also remaps interrupts.
 const vmRemedy = "qemu-system-x86_64 -machine q35,kernel-irqchip=split -device intel-iommu,intremap=on,caching-mode=on  # on the host, in front of the guest's other devices"
 
+// guestIOMMU is how the hypervisor gives this guest an IOMMU: on x86, whose cpuinfo
+// alone has flags, one that also remaps interrupts.
+func (h *host) guestIOMMU() string {
+	if strings.Contains("\n"+h.cpuinfo(), "\nflags") {
+		return vmRemedy
+	}
+	return "qemu-system-aarch64 -machine virt,iommu=smmuv3  # on the host; other architectures: the IOMMU that their machine offers"
+}
+
 // iommu: no group, or one that VFIO made up.
 func (d *doctor) iommu() {
 	if d.f.guarded() {
@@ -28,9 +37,12 @@ func (d *doctor) iommu() {
 		d.found(NoIOMMUMode, remedy, "%s; %s; a bind with --unsafe-noiommu does without and taints the kernel", what, seen)
 		return
 	}
+	if d.o.Backend == BackendNoIOMMU {
+		remedy = "mlxvfio doctor " + d.b.String() + " --backend noiommu --unsafe-noiommu  # accepts that; better: " + remedy
+	}
 	d.found(NoIOMMU, remedy, "%s; %s", what, seen)
 	if ok, how := d.h.virtual(); ok {
-		d.found(VMWithoutIOMMU, vmRemedy, "%s", how)
+		d.found(VMWithoutIOMMU, d.h.guestIOMMU(), "%s", how)
 	}
 }
 
@@ -78,8 +90,11 @@ func (h *host) whyNoIOMMU() (seen, remedy string) {
 	case strings.Contains(cpu, "AuthenticAMD"):
 		name = "AMD-Vi (IOMMU)"
 	}
-	return fmt.Sprintf("%s is empty; firmware offers none (neither DMAR nor IVRS in %s)", groups, tables),
-		fmt.Sprintf("systemctl reboot --firmware-setup  # turn on %s there", name)
+	seen = fmt.Sprintf("%s is empty; firmware offers none (neither DMAR nor IVRS in %s)", groups, tables)
+	if ok, _ := h.virtual(); ok { // what its firmware offers is the hypervisor's choice
+		return seen, h.guestIOMMU()
+	}
+	return seen, fmt.Sprintf("systemctl reboot --firmware-setup  # turn on %s there", name)
 }
 
 func readGroupName(o Options, group string) (string, error) {

@@ -87,7 +87,23 @@ func (r *doctorResult) blockedError() error {
 	if len(r.Functions) > 1 {
 		verdict += fmt.Sprintf(" (%d of %d functions cannot)", n, len(r.Functions))
 	}
-	return &pci.Error{Op: "doctor", BDF: first.BDF.String(), Err: errors.New(verdict), Remedy: first.Findings[0].Remedy}
+	return &pci.Error{Op: "doctor", BDF: first.BDF.String(), Err: errors.New(verdict), Remedy: first.firstRemedy()}
+}
+
+// beforeBind are the findings that bind refuses, or fails, over.
+var beforeBind = []pci.FindingID{pci.NetdevUp, pci.NetdevMember, pci.NetdevRoutes, pci.VFsEnabled, pci.BindPermission, pci.SysfsReadOnly}
+
+// firstRemedy is what to do first: where all that is missing is a bind, what stands
+// in its way.
+func (x *examined) firstRemedy() string {
+	if x.Findings[0].ID == pci.NotBound {
+		for _, f := range x.Findings {
+			if slices.Contains(beforeBind, f.ID) {
+				return f.Remedy
+			}
+		}
+	}
+	return x.Findings[0].Remedy
 }
 
 // shown: list and doctor leave the vendor's other functions out unless asked.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/mlxvfio/mlxvfio/pci"
@@ -96,7 +97,11 @@ func TestDoctorOfEachFakeMachine(t *testing.T) {
 				require.Empty(t, o.err)
 			} else {
 				require.Equal(t, exitFailed, o.code)
-				require.Contains(t, decodeOne(t, "error/1", o.err)["error"], c.Verdict)
+				e := decodeOne(t, "error/1", o.err)
+				require.Contains(t, e["error"], c.Verdict)
+				if slices.ContainsFunc(c.Want, func(id pci.FindingID) bool { return slices.Contains(beforeBind, id) }) {
+					require.NotEqual(t, "mlxvfio bind "+pcitest.Patient, e["remedy"], "bind refuses")
+				}
 			}
 			var got []pci.FindingID
 			for _, x := range f["findings"].([]any) {

@@ -174,9 +174,9 @@ var cases = []Case{
 		t.Add(Spec{BDF: "0000:01:00.0", Vendor: 0x144d, Device: 1, Group: 3})
 	}, Want: []pci.FindingID{pci.NoIOMMU, pci.NotBound}, Seen: "has 1 groups of other functions", Remedy: "dmesg", Verdict: "needs an IOMMU, bind"},
 	{Name: "VM", spec: noGroup, tree: off("vendor_id : AuthenticAMD\nflags : fpu hypervisor\n"), Want: []pci.FindingID{pci.NoIOMMU, pci.NotBound, pci.VMWithoutIOMMU},
-		Seen: "iommu_group does not exist", Verdict: "needs an IOMMU, bind"},
+		Seen: "iommu_group does not exist", Remedy: "-device intel-iommu,intremap=on", Verdict: "needs an IOMMU, bind"},
 	{Name: "VM, not x86", spec: noGroup, tree: all(off("BogoMIPS : 1\n"), with("sys/class/dmi/id/sys_vendor", "QEMU\n")), Want: []pci.FindingID{pci.NoIOMMU, pci.NotBound, pci.VMWithoutIOMMU},
-		Verdict: "needs an IOMMU, bind"},
+		Remedy: "qemu-system-aarch64", Verdict: "needs an IOMMU, bind"},
 	{Name: "sibling of another driver", tree: sibling(Spec{BDF: "0000:3b:00.1", Vendor: 0x144d, Device: 1, Driver: "nvme"}), Want: []pci.FindingID{pci.GroupNotViable},
 		Seen: "$/sys/kernel/iommu_groups/31/devices: 0000:3b:00.1 is with nvme", Remedy: "echo 0000:3b:00.1 > $/sys/bus/pci/drivers/nvme/unbind",
 		Verdict: "needs its group's other functions off their drivers"},

@@ -57,7 +57,7 @@ var noIOMMUCases = []Case{
 	{Name: "no-IOMMU mode, not wanted", spec: override, tree: unsafeMode, Want: []pci.FindingID{pci.NoIOMMU},
 		Seen: "iommu_groups/900/name is vfio-noiommu", Verdict: "needs an IOMMU"},
 	{Name: "no-IOMMU mode, asked for by its name alone", spec: override, tree: all(unsafeMode, gone(hugePages), without(17)), opt: backend(pci.BackendNoIOMMU), Want: []pci.FindingID{pci.NoIOMMU},
-		Seen: "iommu_groups/900/name is vfio-noiommu", Verdict: "needs an IOMMU"},
+		Seen: "iommu_groups/900/name is vfio-noiommu", Remedy: "mlxvfio doctor " + Patient + " --backend noiommu --unsafe-noiommu", Verdict: "needs an IOMMU"},
 	{Name: "no-IOMMU mode, wanted", spec: override, tree: unsafeMode, opt: unsafely, Want: bound(),
 		Seen: "vfio-noiommu", Remedy: "mlxvfio unbind", Verdict: "ready", Way: pci.BackendNoIOMMU},
 	{Name: "no-IOMMU mode, wanted by its name too", spec: override, tree: unsafeMode, opt: unsafelyBy(pci.BackendNoIOMMU), Want: bound(),
