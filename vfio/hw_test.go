@@ -4,7 +4,10 @@ package vfio_test
 
 import (
 	"encoding/binary"
+	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -81,6 +84,59 @@ func TestHWBusy(t *testing.T) {
 	_, err := vfio.Open(bdf, o)
 	require.ErrorIs(t, err, vfio.ErrBusy)
 	require.ErrorContains(t, err, "which is this one")
+}
+
+// Two functions share one address space: what is mapped once is there for both,
+// stays when the one that came first goes, and the other maps on. A second function
+// is named by MLXVFIO_TEST_PEER; with MLXVFIO_TEST_STEPS, a folder, the test waits
+// there for a file "seen" while both have the mapping.
+func TestHWShared(t *testing.T) {
+	bdf, o := hwtest.Function(t)
+	peer := os.Getenv("MLXVFIO_TEST_PEER")
+	if peer == "" {
+		t.Skip("MLXVFIO_TEST_PEER names no second function")
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(t.TempDir(), "first"), nil, 0o600)) // Go's poller opens files of its own
+	before := openFDs(t)
+	var shared interface {
+		vfio.Mapper
+		Close() error
+	}
+	if o.Backend == vfio.BackendIOMMUFD {
+		a, err := vfio.NewIOAS(o)
+		require.NoError(t, err)
+		shared, o.IOAS = a, a
+	} else {
+		c, err := vfio.NewContainer(o)
+		require.NoError(t, err)
+		shared, o.Container = c, c
+	}
+	var fns []vfio.Transport
+	for _, name := range []string{bdf, peer} {
+		f, err := vfio.Open(name, o)
+		require.NoError(t, err)
+		require.Same(t, shared, f.DMA())
+		fns = append(fns, f)
+	}
+	s, err := vfio.NewAddressSpace(shared, vfio.SpaceOptions{})
+	require.NoError(t, err)
+	b, err := s.Alloc(1<<20, vfio.BufferOptions{Name: "shared"})
+	require.NoError(t, err)
+	require.ErrorIs(t, shared.Close(), vfio.ErrBusy)
+	if steps := os.Getenv("MLXVFIO_TEST_STEPS"); steps != "" {
+		require.NoError(t, os.WriteFile(filepath.Join(steps, "mapped"), nil, 0o600))
+		require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(steps, "seen")); return err == nil }, 20*time.Second, 10*time.Millisecond)
+	}
+	require.NoError(t, fns[0].Close())
+	more, err := s.Alloc(4<<20, vfio.BufferOptions{Name: "of the one that stays"})
+	require.NoError(t, err)
+	for _, x := range []*vfio.Buffer{b, more} {
+		require.NoError(t, x.Free())
+	}
+	require.NoError(t, s.Close())
+	require.NoError(t, fns[1].Close())
+	require.NoError(t, shared.Close())
+	require.Equal(t, before, openFDs(t), "files left open")
 }
 
 // sysfs reads configuration space beside VFIO. Of BAR0 it must not pretend: an

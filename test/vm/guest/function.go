@@ -217,6 +217,36 @@ func pairApart(b *bench) {
 	}
 }
 
+// pairShared: one address space for both, and the models are given the same.
+func pairShared(b *bench) {
+	x, y := b.bdfs[0], b.bdfs[1]
+	if !b.onVFIO(x) || !b.onVFIO(y) {
+		return
+	}
+	steps, err := os.MkdirTemp("", "steps")
+	if !b.check("prepare", err == nil, "%v", errText(err)) {
+		return
+	}
+	p, err := launch(append(b.testEnv(x), "MLXVFIO_TEST_PEER="+y, "MLXVFIO_TEST_STEPS="+steps), "/bin/vfio.test", "-test.v", "-test.run=^TestHWShared$")
+	if !b.check("start", err == nil, "%v", errText(err)) {
+		return
+	}
+	for end := time.Now().Add(cliLimit); p.alive() && !exists(steps+"/mapped") && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	one, err := b.stateOf(x, "mappings")
+	other, oerr := b.stateOf(y, "mappings")
+	b.check("same", err == nil && oerr == nil && one > 0 && one == other, "%s is given %v mappings, %s %v; %v, %v", x, one, y, other, errText(err), errText(oerr))
+	err = os.WriteFile(steps+"/seen", nil, 0o600)
+	o := p.wait(cliLimit)
+	b.keep("output", o.transcript())
+	b.check("test", err == nil && o.ok() && strings.Contains(o.stdout, "--- PASS: TestHWShared"), "%v; %v", errText(err), o)
+	b.released("released-"+x, x)
+	b.released("released-"+y, y)
+	b.selftest("after-"+x, x)
+	b.selftest("after-"+y, y)
+}
+
 const (
 	hardwareTests = "^Test(HW|Hardware)"
 	contractLimit = 3 * time.Minute

@@ -53,6 +53,7 @@ var scenarios = map[string]scenario{
 	"ways-hidden":  {waysHidden, 2 * time.Minute},
 	"refused-ways": {refusedWays, time.Minute},
 	"pair-apart":   {pairApart, time.Minute},
+	"pair-shared":  {pairShared, 2 * time.Minute},
 
 	"noiommu-bind":  {noIOMMUBind, time.Minute},
 	"noiommu-loud":  {noIOMMULoud, time.Minute},

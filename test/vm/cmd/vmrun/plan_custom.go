@@ -50,8 +50,8 @@ var customPlans = []plan{
 		Limit:     7 * time.Minute,
 	},
 	{
-		Name:      "iommufd-pair", // two functions of two processes
-		Scenarios: []string{"pair", "pair-apart", "unbind"},
+		Name:      "iommufd-pair", // two functions of two processes, apart, and of one, in one address space
+		Scenarios: []string{"pair", "pair-apart", "pair-shared", "unbind"},
 		Models:    []string{connectX5, connectX5 + ",fw=16.35.1012"},
 		Release:   custom,
 		Backend:   "iommufd",
@@ -67,6 +67,27 @@ var customPlans = []plan{
 		Linked:    true,
 		MovesData: true,
 		Limit:     6 * time.Minute,
+	},
+	{
+		Name:      "iommufd-health", // the hot reset of a slot asks for no group
+		Scenarios: []string{"bind", "pci-state", "slot", "health-killed", "unbind"},
+		Models:    []string{connectX5},
+		Release:   custom,
+		Backend:   "iommufd",
+		Ports:     ",x-speed=5",
+		MovesData: true,
+		Limit:     3 * time.Minute,
+	},
+	{
+		Name:      "iommufd-slot", // of a slot that another function is in too
+		Scenarios: []string{"slot-shared"},
+		Models:    []string{connectX5},
+		Release:   custom,
+		Backend:   "iommufd",
+		Beside:    "pci-serial,bus={bus},addr=0x0.0x1",
+		Ports:     ",x-speed=5",
+		MovesData: true,
+		Limit:     2 * time.Minute,
 	},
 	{
 		Name:      "iommufd-no-remapping", // an IOMMU that cannot isolate interrupts, asked in every way
