@@ -6,6 +6,8 @@ CACHE     ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mlxvfio
 LINT_VER  := v2.15.0
 LINT      := $(CACHE)/bin/golangci-lint
 FUZZTIME  ?= 20s
+NIGHTTIME ?= 10m
+PKGS      ?= ./...
 SEEDS     ?= 100
 BENCHTIME ?= 1s
 
@@ -37,16 +39,21 @@ $(LINT):
 generate:                    ## layouts from their tables
 	$(GO) generate ./...
 
-fuzz:                        ## every fuzz target for FUZZTIME each; minimizing must not eat the time
-	@for p in $$($(GO) list ./...); do \
-	  for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz'); do \
-	    echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x $(FUZZFLAGS) $$p || exit 1; \
+fuzz:                        ## every fuzz target of PKGS for FUZZTIME each; minimizing must not eat the time
+	@ps=$$($(GO) list $(PKGS)) || exit 1; bad=; \
+	for p in $$ps; do \
+	  fs=$$($(GO) test -list '^Fuzz' $$p) || { echo "$$fs"; exit 1; }; \
+	  for f in $$(echo "$$fs" | grep '^Fuzz'); do \
+	    echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x $(FUZZFLAGS) $$p || bad="$$bad $$p.$$f"; \
 	  done; \
-	done
+	done; \
+	test -z "$$bad" || { echo "failed:$$bad"; exit 1; }
 
-nightly:                     ## what takes hours: fuzzing for ten minutes a target, the race detector, SEEDS seeds of the property tests
-	CGO_ENABLED=1 MLXVFIO_SEEDS=$(SEEDS) $(GO) test -race -count=1 -timeout 4h ./...
-	$(MAKE) fuzz FUZZTIME=10m
+nightly:                     ## what takes hours: the race detector with SEEDS seeds of the property tests, and fuzzing for NIGHTTIME a target, whatever the first says
+	@bad=; \
+	CGO_ENABLED=1 MLXVFIO_SEEDS=$(SEEDS) $(GO) test -race -count=1 -timeout 4h $(PKGS) || bad="$$bad race"; \
+	$(MAKE) fuzz FUZZTIME=$(NIGHTTIME) || bad="$$bad fuzz"; \
+	test -z "$$bad" || { echo "failed:$$bad"; exit 1; }
 
 faults:                      ## writes the fault tables of docs/testing.md from what the tests observe
 	MLXVFIO_UPDATE=1 $(GO) test -p 1 -count=1 -run 'Fault|KernelErrors|ErrorCompletions|Guarantees' $$(grep -rl --include='*_test.go' mlxvfio/internal/faultdoc\" . | xargs -n1 dirname | sort -u)

@@ -245,13 +245,17 @@ func (v *VSC) unlock(ticket uint32) error {
 	switch {
 	case err != nil:
 		// Unread, it is freed on the word of our ticket.
-		return errors.Join(&VSCError{Op: "unlock", Err: err}, v.put(vscSemaphore, 0))
+		return &VSCError{Op: "unlock", Err: errors.Join(err, v.put(vscSemaphore, 0))}
 	case held == ticket:
 		err := v.put(vscSemaphore, 0)
-		if err != nil && v.put(vscSemaphore, 0) != nil { // a second try costs nothing
-			return &VSCError{Op: "unlock", Err: err, Remedy: "reset the device if other tools find the gateway held"}
+		if err == nil {
+			return nil
 		}
-		return err
+		e := &VSCError{Op: "unlock", Err: err, Detail: "a second try went through"}
+		if v.put(vscSemaphore, 0) != nil { // it costs nothing
+			e.Detail, e.Remedy = "", "reset the device if other tools find the gateway held"
+		}
+		return e
 	case held == 0, held == ^uint32(0):
 		return nil
 	}

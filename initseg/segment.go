@@ -245,33 +245,37 @@ func (s *Segment) gone(op string) error {
 	}
 }
 
+// halfTries bounds how often a register of two dwords is read: on a device that
+// counts, the high half moves once in seconds, so the second try agrees.
+const halfTries = 8
+
 // InternalTimer is the free-running 64-bit device counter; capability
 // device_frequency_khz gives its rate. It is read high, low, high until both
-// high halves agree; a dead device ends that at once, all ones agree.
+// high halves agree, at most 8 times: of a device whose high half is another one on
+// each read, the last two reads make the answer. A dead device ends that at once,
+// all ones agree.
 func (s *Segment) InternalTimer() uint64 {
-	hi := s.w.ReadBE32(offTimerHi)
-	for {
-		lo := s.w.ReadBE32(offTimerLo)
-		again := s.w.ReadBE32(offTimerHi)
-		if again == hi {
-			return uint64(hi)<<32 | uint64(lo)
-		}
-		hi = again
-	}
+	hi, lo := s.halves(offTimerHi, offTimerLo)
+	return uint64(hi)<<32 | uint64(lo)
 }
 
 // RealTime is the device's real-time clock, read as InternalTimer is. It is
 // zero on devices without one.
 func (s *Segment) RealTime() (seconds, nanoseconds uint32) {
-	hi := s.w.ReadBE32(offRealTimeHi)
-	for {
-		lo := s.w.ReadBE32(offRealTimeLo)
-		again := s.w.ReadBE32(offRealTimeHi)
+	return s.halves(offRealTimeHi, offRealTimeLo)
+}
+
+func (s *Segment) halves(offHi, offLo uint64) (hi, lo uint32) {
+	hi = s.w.ReadBE32(offHi)
+	for range halfTries {
+		lo = s.w.ReadBE32(offLo)
+		again := s.w.ReadBE32(offHi)
 		if again == hi {
-			return hi, lo
+			break
 		}
 		hi = again
 	}
+	return hi, lo
 }
 
 // Health is dword 0x1010. Liveness is "Raw has changed" (Linux compares the
