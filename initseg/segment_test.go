@@ -235,6 +235,18 @@ func TestTimerWrap(t *testing.T) {
 	require.Equal(t, [2]uint32{100, 999}, [2]uint32{sec, ns})
 	b.fill(0xff)
 	require.Equal(t, ^uint64(0), s.InternalTimer(), "a dead device ends it")
+
+	// So does one that answers anything.
+	n = 0
+	b.onRead = func(off uint64) {
+		n++
+		b.set(int(off), uint32(n))
+	}
+	require.Equal(t, uint64(17)<<32|16, s.InternalTimer())
+	require.Equal(t, 17, n)
+	sec, ns = s.RealTime()
+	require.Equal(t, [2]uint32{34, 33}, [2]uint32{sec, ns})
+	require.Equal(t, 34, n)
 }
 
 func TestTimeouts(t *testing.T) {
