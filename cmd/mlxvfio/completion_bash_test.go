@@ -124,7 +124,7 @@ func TestBashCompletes(t *testing.T) {
 		"COMP_WORDBREAKS=$' \t\n'; COMP_WORDS=(mlxvfio trace export a --format=pa); COMP_CWORD=4"), "somebody who has no '=' in COMP_WORDBREAKS")
 	many := bashOn(t, "mlxvfio info sim:cx5,fault=la", "")
 	require.Len(t, many, 2)
-	require.Regexp(t, `^late@ +\(\[OPCODE\]\[#N\]=DURATION: matching commands complete that much later\)$`, many[0])
+	require.Regexp(t, `^late@ +\(\[OPCODE\]\[#N\|%P\]=DURATION: matching commands complete that much later\)$`, many[0])
 	for _, m := range bashOn(t, "mlxvfio info sim:cx5,fault=", "COLUMNS=60") {
 		require.LessOrEqual(t, len(m), 60)
 	}

@@ -100,16 +100,25 @@ func readings(r *health.Report) [][]string {
 		rows = append(rows, []string{name + ifText(name != "", ":"), fmt.Sprintf(format, args...)})
 	}
 	n := &r.Now
-	add("counter", "%d, %s", n.Counter, r.Rate.Statement)
+	const ones = "unknown: it reads all ones"
+	if n.AllOnes {
+		add("counter", "%s; %s", ones, r.Rate.Statement)
+	} else {
+		add("counter", "%d, %s", n.Counter, r.Rate.Statement)
+	}
 	add("looks", "%d, every %v; %d found the counter where it was, %d in a row; a stall is %v", r.Counts.Samples, r.Limits.Period, r.Counts.Missed, r.Counts.MissedRow, r.Limits.Stall)
-	add("interface", "%s", n.NICName)
-	if b := r.Buffer; b != nil {
+	if n.AllOnes {
+		add("interface", ones)
+	} else {
+		add("interface", "%s", n.NICName)
+	}
+	if b := r.Buffer; b == nil {
+		add("health buffer", "%s", map[bool]string{true: ones, false: "no syndrome"}[n.AllOnes])
+	} else {
 		add("health buffer", "synd %#x %s%s, ext_synd %#04x%s, rfr %v, crr %v%s%s%s", b.Synd, b.SyndName, ifText(b.SyndText != "", " ("+b.SyndText+")"),
 			b.ExtSynd, ifText(b.ExtSyndClaim != "", " ("+b.ExtSyndClaim+", unproven)"), b.RFR, b.CRR,
 			ifText(b.Valid, ", severity "+b.SeverityName), ifText(b.Stale, ", stale"), ifText(b.Torn, ", torn"))
 		add("", "assert %#x, exit %#x, callra %#x, time %d, hw_id %#x, irisc %d", b.AssertVar, b.AssertExitPtr, b.AssertCallRA, b.Time, b.HWID, b.IRISCIndex)
-	} else {
-		add("health buffer", "no syndrome")
 	}
 	if c := r.Commands; c != nil {
 		if c.Ended != "" {

@@ -472,3 +472,22 @@ func TestHealthSocket(t *testing.T) {
 	require.Contains(t, o.out, "recovered by flr")
 	works(t, "health", "show", dev)
 }
+
+// TestHealthAfterAnotherClient: a served function whose last client left can be looked
+// at before it is brought up, as one that was never opened.
+func TestHealthAfterAnotherClient(t *testing.T) {
+	path := filepath.Join(socketDir(t), "s")
+	start(t, "serve", "cx5", "--socket", path).says("ready")
+	works(t, "info", "vfio-user:"+path)
+	o := object(t, "health/1", "health", "show", "vfio-user:"+path, "--passive", "--period", "20ms")
+	require.Equal(t, "healthy", o["verdict"].(map[string]any)["state"])
+}
+
+// TestHealthShowAllOnes: what reads all ones is not shown as if it meant something.
+func TestHealthShowAllOnes(t *testing.T) {
+	o := cli(t, "health", "show", "sim,fault=all-ones", "--period", "20ms")
+	require.Regexp(t, `(?m)^counter: +unknown: it reads all ones; `, o.out)
+	require.Regexp(t, `(?m)^interface: +unknown: it reads all ones$`, o.out)
+	require.Regexp(t, `(?m)^health buffer: +unknown: it reads all ones$`, o.out)
+	require.NotContains(t, o.out, "no syndrome")
+}

@@ -287,6 +287,6 @@ func TestFunctionWithoutReset(t *testing.T) {
 	h, _ := r.ask(cmdRegionWrite, append(body(access{4, vfio.RegionConfig, 2}), 6, 0))
 	require.Zero(t, h.errno)
 	r.close()
-	require.Eventually(t, func() bool { return d.Config().Load32(4) == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return d.Config().Load32(4) == commandMemory }, 5*time.Second, time.Millisecond)
 	require.Zero(t, d.Resets())
 }

@@ -312,11 +312,12 @@ func (c *session) regionWriteMulti(m *message, body []byte) (int, error) {
 }
 
 // cleanUp leaves the function as a fresh open would find it: no interrupts, no bus
-// mastering, reset, no memory. The memory goes last, when nothing can reach it
-// any more. A reset alone is not enough: it restores the command register.
+// mastering, reset, no memory, and its registers there to be looked at. The memory
+// goes last, when nothing can reach it any more. A reset alone is not enough: it
+// restores the command register.
 func (c *session) cleanUp() {
 	c.detachAll()
-	if err := c.busMasterOff(); err != nil {
+	if err := c.command(0); err != nil {
 		c.log.Error("the function's bus mastering could not be switched off", "err", err)
 	}
 	if c.info.CanReset {
@@ -324,13 +325,19 @@ func (c *session) cleanUp() {
 			c.log.Error("the function could not be reset after a client left", "err", err)
 		}
 	}
+	if err := c.command(commandMemory); err != nil {
+		c.log.Error("the function's memory decoding could not be switched on", "err", err)
+	}
 	c.mem.close()
 }
 
-// busMasterOff clears the PCI command register: no DMA, no decoding.
-func (c *session) busMasterOff() error {
+// commandMemory is memory decoding in the PCI command register.
+const commandMemory = 1 << 1
+
+// command writes the PCI command register.
+func (c *session) command(bits byte) error {
 	if len(c.regions) <= vfio.RegionConfig || c.regions[vfio.RegionConfig].Size < 6 {
 		return nil
 	}
-	return c.t.WriteRegion(vfio.RegionConfig, 4, []byte{0, 0})
+	return c.t.WriteRegion(vfio.RegionConfig, 4, []byte{bits, 0})
 }
