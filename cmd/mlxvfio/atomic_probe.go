@@ -25,7 +25,7 @@ with a form is named, and the exit code is 1.`
 		"mlxvfio atomic probe sim", "the byte orders of the model",
 		"mlxvfio atomic probe sim,fault=memory-order", "of one that takes memory as big-endian")
 	a.peerFlag(c, &peer)
-	c.Flags().Uint64Var(&seed, "seed", 1, "number that decides the random operations")
+	c.Flags().Uint64Var(&seed, "seed", 1, "`NUMBER` that decides the random operations")
 	return c
 }
 

@@ -172,7 +172,7 @@ func ask(ctx context.Context, path, line string) (answer, refused string, err er
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return "", "", fmt.Errorf("%s: no answer to %q: %w", path, line, err)
+		return "", "", fmt.Errorf("%s: no answer to %q: %w; is it the socket of serve --control? That of --socket is for drivers", path, line, err)
 	}
 	word, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
 	switch word {

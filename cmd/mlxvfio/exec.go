@@ -42,7 +42,7 @@ command's layout before anything is sent; a command without a known layout is se
 	c.Flags().StringArrayVar(&x.set, "set", nil, "write a field of the input, `FIELD=VALUE`; may be repeated")
 	completes(c, "in", completeInput)
 	completes(c, "set", completeInputField)
-	c.Flags().IntVar(&x.outLen, "out-len", 0, "bytes of answer to accept (default: the size of the command's answer)")
+	c.Flags().IntVar(&x.outLen, "out-len", 0, "`BYTES` of answer to accept (default: the size of the command's answer)")
 	return c
 }
 

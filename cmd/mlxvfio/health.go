@@ -34,8 +34,8 @@ const (
 )
 
 func (f *healthFlags) add(c *cobra.Command, period time.Duration) {
-	c.Flags().DurationVar(&f.period, "period", period, "time between looks, at least 10ms; a stall is three of them, or the time that the device states (2s)")
-	c.Flags().DurationVar(&f.command, "command-timeout", defaultCommand, "how long a command may take")
+	c.Flags().DurationVar(&f.period, "period", period, "`TIME` between looks, at least 10ms; a stall is three of them, or the time that the device states (2s)")
+	c.Flags().DurationVar(&f.command, "command-timeout", defaultCommand, "`TIME` that a command may take")
 	c.Flags().BoolVar(&f.passive, "passive", false, "only look at registers: no reset, no command, whatever they say")
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -54,45 +55,54 @@ func usageLines(c *cobra.Command) []string {
 	return []string{c.CommandPath() + " VERB [flags]"}
 }
 
-// usage prints what help shows behind the description. It does without the
-// templates of cobra.
-func usage(c *cobra.Command) error {
-	w := c.OutOrStderr()
+// showHelp prints what a verb does and how it is used. It does without the templates
+// of cobra, which know nothing of the terminal.
+func (a *app) showHelp(c *cobra.Command, _ []string) {
+	w, width := c.OutOrStdout(), helpWidth(a.out)
+	text := c.Long
+	if text == "" {
+		text = c.Short
+	}
+	fmt.Fprintf(w, "%s\n\n", wrapText(strings.TrimSpace(text), width))
+	usage(w, c, width)
+}
+
+// usage prints what help shows behind the description.
+func usage(w io.Writer, c *cobra.Command, width int) {
 	fmt.Fprintln(w, "Usage:")
 	for _, l := range usageLines(c) {
 		fmt.Fprintln(w, "  "+l)
 	}
 	if c.HasAvailableSubCommands() {
-		verbTables(w, c)
+		verbTables(w, c, width)
 	}
 	if c.HasExample() {
-		fmt.Fprintf(w, "\nExamples:\n%s\n", c.Example)
+		fmt.Fprintf(w, "\nExamples:\n%s\n", fitExamples(c.Example, width))
 	}
-	flags(w, "Flags", c.LocalFlags())
-	flags(w, "Flags of every verb", c.InheritedFlags())
+	flags(w, "Flags", c.LocalFlags(), width)
+	flags(w, "Flags of every verb", c.InheritedFlags(), width)
 	if c.HasAvailableSubCommands() {
 		fmt.Fprintf(w, "\n%s VERB --help tells more about a verb.\n", c.CommandPath())
 	}
-	return nil
 }
 
-func flags(w io.Writer, title string, f *pflag.FlagSet) {
+func flags(w io.Writer, title string, f *pflag.FlagSet, width int) {
 	if f.HasAvailableFlags() {
-		fmt.Fprintf(w, "\n%s:\n%s", title, f.FlagUsages())
+		fmt.Fprintf(w, "\n%s:\n%s\n", title, wrapText(strings.TrimRight(f.FlagUsages(), "\n"), width))
 	}
 }
 
 // verbTables lists the verbs below c, by group where there are groups.
-func verbTables(w io.Writer, c *cobra.Command) {
-	width := 0
+func verbTables(w io.Writer, c *cobra.Command, width int) {
+	name := 0
 	for _, s := range c.Commands() {
-		width = max(width, len(s.Name()))
+		name = max(name, len(s.Name()))
 	}
 	list := func(title, id string) {
 		fmt.Fprintf(w, "\n%s:\n", title)
 		for _, s := range c.Commands() {
 			if offered(s) && s.GroupID == id {
-				fmt.Fprintf(w, "  %-*s  %s\n", width, s.Name(), s.Short)
+				fmt.Fprintln(w, wrapText(fmt.Sprintf("  %-*s  %s", name, s.Name(), s.Short), width))
 			}
 		}
 	}
@@ -141,5 +151,25 @@ func examples(pairs ...string) string {
 	}
 	var b strings.Builder
 	table(&b, rows)
+	return strings.TrimRight(b.String(), "\n")
+}
+
+// fitExamples sets examples that are too wide with what they do above them. Commands
+// are never broken: they are there to be copied.
+func fitExamples(text string, width int) string {
+	lines := strings.Split(text, "\n")
+	if !slices.ContainsFunc(lines, func(l string) bool { return utf8.RuneCountInString(l) > width }) {
+		return text
+	}
+	var b strings.Builder
+	for _, l := range lines {
+		if i := strings.LastIndex(l, "  # "); i > 0 {
+			for _, c := range wrapLine(strings.TrimSpace(l[i+4:]), 0, 0, width-4) {
+				b.WriteString("  # " + c + "\n")
+			}
+			l = strings.TrimRight(l[:i], " ")
+		}
+		b.WriteString(l + "\n")
+	}
 	return strings.TrimRight(b.String(), "\n")
 }

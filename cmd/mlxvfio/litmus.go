@@ -38,10 +38,10 @@ A guarantee that is broken is named, with the fault that shows, and the exit cod
 		"mlxvfio litmus sim --plain-writes --for 1s", "without atomic writes",
 		"mlxvfio litmus sim,fault=lost-update", "a model that loses updates is found out; exit code 1")
 	a.peerFlag(c, &f.peer)
-	c.Flags().IntVar(&f.runs, "runs", 0, "runs, each with the next seed; the first that finds something is the last (default 1)")
-	c.Flags().DurationVar(&f.length, "for", 0, "go on with further runs for this long, and bound each by it (default: one run of at most 50s)")
-	c.Flags().Uint64Var(&f.seed, "seed", 1, "number that decides operations and places")
-	c.Flags().IntVar(&f.queues, "queues", 0, "queue pairs of each host (default 4, with a peer 2)")
+	c.Flags().IntVar(&f.runs, "runs", 0, "do `N` runs, each with the next seed; the first that finds something is the last (default 1)")
+	c.Flags().DurationVar(&f.length, "for", 0, "go on with further runs for this `TIME`, and bound each by it (default: one run of at most 50s)")
+	c.Flags().Uint64Var(&f.seed, "seed", 1, "`NUMBER` that decides operations and places")
+	c.Flags().IntVar(&f.queues, "queues", 0, "use `N` queue pairs of each host (default 4, with a peer 2)")
 	c.Flags().BoolVar(&f.plainWrites, "plain-writes", false, "switch atomic writes off in the responder, to see the difference")
 	return c
 }

@@ -60,8 +60,8 @@ retired, --batch of them a call; and the time of a look at an empty queue. Each 
 
 func microCommon(c *cobra.Command, f *microFlags, what, at string, batches []int) {
 	c.Flags().IntSliceVar(&f.batches, "batch", batches, fmt.Sprintf("comma-separated `LIST` of %s %s: 1 to %d", what, at, queues.MicroMaxBatch))
-	c.Flags().IntVar(&f.runs, "runs", 15, "runs of each figure; they take turns")
-	c.Flags().IntVar(&f.count, "count", 1<<17, what+" a run")
+	c.Flags().IntVar(&f.runs, "runs", 15, "`N` runs of each figure; they take turns")
+	c.Flags().IntVar(&f.count, "count", 1<<17, "`N` "+what+" a run")
 }
 
 // microCase is one figure: run gives the time of one of n things.

@@ -61,9 +61,9 @@ time, as with --command-slots 1, and as many as a device takes. Each figure is t
 	completes(c, "mode", someOf(microModes...))
 	fs.DurationSliceVar(&f.latencies, "latency", []time.Duration{0, time.Millisecond}, "comma-separated `LIST` of how long a command takes; 0s is answered within the doorbell")
 	fs.IntSliceVar(&f.slots, "slots", []int{1, microMaxSlots}, "comma-separated `LIST` of commands in flight, 1 to "+strconv.Itoa(microMaxSlots)+"; RATIO refers to the first")
-	fs.IntVar(&f.callers, "callers", 2*microMaxSlots, "goroutines that send commands")
-	fs.IntVar(&f.runs, "runs", 5, "runs of each figure; they take turns")
-	fs.IntVar(&f.count, "count", 20000, "commands a run")
+	fs.IntVar(&f.callers, "callers", 2*microMaxSlots, "`N` goroutines that send commands")
+	fs.IntVar(&f.runs, "runs", 5, "`N` runs of each figure; they take turns")
+	fs.IntVar(&f.count, "count", 20000, "`N` commands a run")
 	fs.DurationVar(&f.most, "most", 50*time.Millisecond, "longest `TIME` of a run, whatever --count says")
 	return c
 }

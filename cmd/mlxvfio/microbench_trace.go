@@ -35,8 +35,8 @@ message, or with --count the times and numbers only. --ring and --stringdb must 
 	c.Flags().StringVar(&f.stringDB, "stringdb", "", "JSON `FILE` of its string database")
 	completes(c, "ring", aFile)
 	completes(c, "stringdb", aFile)
-	c.Flags().IntVar(&f.mb, "mb", 256, "size of a run in megabytes (2^20 bytes): the ring is repeated in memory")
-	c.Flags().IntVar(&f.runs, "runs", 7, "runs; the median counts")
+	c.Flags().IntVar(&f.mb, "mb", 256, "size of a run in megabytes, `N` of 2^20 bytes: the ring is repeated in memory")
+	c.Flags().IntVar(&f.runs, "runs", 7, "`N` runs; the median counts")
 	c.Flags().BoolVar(&f.count, "count", false, "the full time of each event and counts by id, without messages and text")
 	return c
 }

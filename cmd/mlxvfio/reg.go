@@ -33,7 +33,7 @@ or, where the field's values have names, one of those.`
 		"mlxvfio reg set sim PAOS admin_status=DOWN", "take the model's port down",
 		"mlxvfio reg set sim PAOS ase=1 admin_status=UP", "two fields at once")
 	for _, v := range []*cobra.Command{get, set} {
-		v.Flags().IntVar(&length, "len", 0, "bytes of the register (default: the size of its layout)")
+		v.Flags().IntVar(&length, "len", 0, "`BYTES` of the register (default: the size of its layout)")
 	}
 	return folder("reg", "read and write management registers", get, set)
 }

@@ -34,11 +34,11 @@ type traceFlags struct {
 func (f *traceFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.ring, "ring", "", "`IMAGE` of a trace ring, a file that is read instead of FILE")
 	c.Flags().StringVar(&f.stringDB, "stringdb", "", "JSON `FILE` of the ring's string database")
-	c.Flags().IntVar(&f.startBlock, "start-block", -1, "first block of the ring (default: the oldest one)")
+	c.Flags().IntVar(&f.startBlock, "start-block", -1, "first `BLOCK` of the ring (default: the oldest one)")
 	c.Flags().Lookup("start-block").DefValue = "0" // -1 stands for what the text says
 	c.Flags().BoolVar(&f.salvage, "salvage", false, "go on behind damage in a capture, where the next good record begins")
 	c.Flags().StringVar(&f.device, "device", "", "of pasted kernel output: only the lines of this `DEVICE`")
-	c.Flags().Float64Var(&f.hz, "hz", 0, "rate of the device's clock in Hz, for traces without clock samples")
+	c.Flags().Float64Var(&f.hz, "hz", 0, "rate of the device's clock in `HZ`, for traces without clock samples")
 	c.Flags().StringVar(&f.ids, "id", "", "only messages of these event `IDS`: numbers and ranges, such as 16,0x20-0x2f")
 	c.Flags().StringVar(&f.match, "match", "", "only messages whose text this regular expression `RE` matches (syntax RE2)")
 	for _, v := range []string{"ring", "stringdb"} {

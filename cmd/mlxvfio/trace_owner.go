@@ -29,7 +29,7 @@ its version, the largest ring, the string database. It takes the tracer only wit
 		"mlxvfio trace owner sim", "who has it, and what it can do",
 		"mlxvfio trace owner 0000:3b:00.0 --hold --wait 10s", "take it and keep it, to keep others away")
 	c.Flags().BoolVar(&hold, "hold", false, "acquire the tracer and keep it until interrupted, or until another owner takes it")
-	c.Flags().DurationVar(&wait, "wait", 0, "with --hold: wait this long for another owner (default: ask once)")
+	c.Flags().DurationVar(&wait, "wait", 0, "with --hold: wait this `TIME` for another owner (default: ask once)")
 	return c
 }
 

@@ -38,7 +38,7 @@ definitions.`
 	f.add(c)
 	c.Flags().StringVar(&against, "against", "", "compare with the capture `FILE`: what is new there, gone, or comes at another rate")
 	completes(c, "against", aFile)
-	c.Flags().IntVar(&top, "top", 40, "print this many lines of each table (JSON has all)")
+	c.Flags().IntVar(&top, "top", 40, "print `N` lines of each table (JSON has all)")
 	return c
 }
 
