@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -181,6 +183,35 @@ func TestNoIOMMUThirdDriver(t *testing.T) {
 	require.Equal(t, pcitest.State{Driver: "thirdparty", Override: "thirdparty"}, tr.State(port))
 	require.Equal(t, off, tr.Read(noIOMMUParam))
 	require.NoFileExists(t, tr.Path(noIOMMUMark))
+}
+
+// stuck is a machine whose switch of no-IOMMU mode cannot be turned off any more.
+type stuck struct{ pci.FS }
+
+func (s stuck) WriteAttr(name string, data []byte) error {
+	if strings.HasSuffix(name, noIOMMUParam) && string(data) == "N" {
+		return &fs.PathError{Op: "write", Path: name, Err: syscall.EPERM}
+	}
+	return s.FS.WriteAttr(name, data)
+}
+
+// A switch that stays on is told, and does not keep the function from its driver;
+// the mark stays for the next unbind.
+func TestNoIOMMUStaysOn(t *testing.T) {
+	tr, o := bare(t)
+	_, err := run("bind", o, bdf(t, port))
+	require.NoError(t, err)
+	bad := tr.Options()
+	bad.FS = stuck{bad.FS}
+	r, err := run("unbind", bad, bdf(t, port))
+	remedyOf(t, err, pci.ErrPermission)
+	require.ErrorContains(t, err, "turn no-IOMMU mode off")
+	require.Equal(t, "mlx5_core", r.Driver)
+	require.Equal(t, onHost, tr.State(port))
+	isOn(t, tr, "stuck")
+	_, err = run("unbind", tr.Options(), bdf(t, port))
+	require.NoError(t, err)
+	nothingLeft(t, tr, "unbind again")
 }
 
 // Somebody else took the function away: the next unbind finds that nobody needs

@@ -211,9 +211,11 @@ func (t *txn) restore(ctx context.Context, j *Journal) error {
 		}
 	}
 	// Now that the function needs it no more, and before a probe that could end at
-	// vfio-pci again while the mode is on.
-	if err := t.switchBack(ctx); err != nil {
-		return err
+	// vfio-pci again while the mode is on. That it stays on is no reason to leave the
+	// function without its driver: it is told at the end, and the mark stays.
+	left := t.switchBack(ctx)
+	if errors.Is(left, ErrPending) || errors.Is(left, ErrInterrupted) {
+		return left
 	}
 	if probe {
 		if err := t.probeOriginal(ctx, j); err != nil {
@@ -228,7 +230,10 @@ func (t *txn) restore(ctx context.Context, j *Journal) error {
 	if err := t.verifyRestored(j); err != nil {
 		return err
 	}
-	return t.removeJournal()
+	if err := t.removeJournal(); err != nil {
+		return err
+	}
+	return left
 }
 
 // probeOriginal lets the kernel probe and, where it chose another driver than

@@ -106,6 +106,8 @@ func TestCapsDiffRefuses(t *testing.T) {
 		require.NoError(t, os.WriteFile(f, []byte(strings.Replace(string(text), from, to, 1)), 0o600))
 		return f
 	}
+	list := filepath.Join(t.TempDir(), "list.json")
+	require.NoError(t, os.WriteFile(list, []byte("[]"), 0o600))
 	for _, c := range []struct {
 		args string
 		code int
@@ -124,6 +126,8 @@ func TestCapsDiffRefuses(t *testing.T) {
 		{"sim sim", exitUsage, []string{"--diff"}},
 		{"--diff sim " + bad("schema", "mlxvfio.caps/1", "mlxvfio.info/1"), exitUsage, []string{"mlxvfio.info/1"}},
 		{"--diff sim " + bad("json", `{"schema"`, `{schema`), exitUsage, []string{"no dump"}},
+		{"--diff sim " + list, exitUsage, []string{"list.json is no dump", "a JSON array, not an object"}},
+		{"--diff sim " + bad("type", `"id":0`, `"id":"0"`), exitUsage, []string{"no dump", "types.id is a JSON string at byte "}},
 		{"--diff sim " + bad("hex", `"current_hex":"0`, `"current_hex":"x`), exitUsage, []string{"current_hex of capability type GENERAL"}},
 		{"--diff sim " + bad("short", `"maximum_hex":"00`, `"maximum_hex":"`), exitUsage, []string{"4095 bytes, not 4096"}},
 		{"--diff sim " + bad("id", `"id":0,`, ``), exitUsage, []string{"no id"}},

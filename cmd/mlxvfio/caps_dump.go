@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 
@@ -61,6 +63,9 @@ func (a *app) capSide(ctx context.Context, word string) (*capSide, error) {
 		if os.IsNotExist(rerr) {
 			return nil, usagef("%q is no device (0000:3b:00.0, vfio-user:PATH, sim[:PROFILE]) and no file", word)
 		}
+		if errors.Is(rerr, fs.ErrPermission) {
+			return nil, fmt.Errorf("read the dump: %w; run as a user who may read it", rerr)
+		}
 		return nil, usagef("read the dump: %v", rerr)
 	}
 	side, err := parseCapsDump(text)
@@ -97,7 +102,13 @@ func parseCapsDump(text []byte) (*capSide, error) {
 			MaximumHex string  `json:"maximum_hex"`
 		} `json:"types"`
 	}
-	if err := json.Unmarshal(text, &d); err != nil {
+	var kind *json.UnmarshalTypeError
+	switch err := json.Unmarshal(text, &d); {
+	case errors.As(err, &kind) && kind.Field == "":
+		return nil, fmt.Errorf("it is a JSON %s, not an object", kind.Value)
+	case errors.As(err, &kind):
+		return nil, fmt.Errorf("%s is a JSON %s at byte %d, which it cannot be", kind.Field, kind.Value, kind.Offset)
+	case err != nil:
 		return nil, err
 	}
 	if d.Schema != "mlxvfio.caps/1" {

@@ -3,6 +3,7 @@ package faultdoc
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -108,6 +109,22 @@ func TestCheckFails(t *testing.T) {
 	s = &spy{failed: true}
 	d.Check(s) // a test that has failed says enough
 	require.Empty(t, s.said)
+}
+
+// A run of some subtests has not seen the whole table, and has nothing to compare.
+func TestPartialRun(t *testing.T) {
+	run := flag.Lookup("test.run")
+	was := run.Value.String()
+	t.Cleanup(func() { require.NoError(t, run.Value.Set(was)) })
+	r := New("no such section", "TestX", "a").Row("f", "", "a")
+	r.Raised()
+	r.Saw("E")
+	for pattern, fails := range map[string]bool{"TestX": true, "TestX/some_row": false} {
+		require.NoError(t, run.Value.Set(pattern))
+		s := &spy{}
+		r.table.Check(s)
+		require.Equal(t, fails, strings.Contains(s.heard(), "has no section"), s.heard())
+	}
 }
 
 // StatusError has what Describe shows.
