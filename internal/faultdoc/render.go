@@ -129,7 +129,11 @@ func (d *Table) render() string {
 		kinds[r.fault+"\x00"+r.variant] = true
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d kinds, %d rows, written by %s.", len(kinds), len(d.rows), d.by)
+	plural := "s"
+	if len(kinds) == 1 {
+		plural = ""
+	}
+	fmt.Fprintf(&b, "%d kind%s, %d rows, written by %s.", len(kinds), plural, len(d.rows), d.by)
 	if c := d.common(); c != "" {
 		fmt.Fprintf(&b, " In every row: %s.", c)
 	}
