@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -354,6 +355,44 @@ func TestIOMMUFDLimits(t *testing.T) {
 	_, err = tr.DMA().Limits()
 	require.ErrorIs(t, err, unix.EMSGSIZE)
 	k.hook = nil
+	require.NoError(t, tr.Close())
+	k.requireClean(t)
+}
+
+// The kernel takes no range of one byte (iommufd/ioas.c), and may tell one.
+func TestIOMMUFDRangeOfOneByte(t *testing.T) {
+	k := newFakeCDevs(t)
+	k.devs["0000:01:00.0"].reserved = []IOVARange{{0x10000, 0x1ffff}, {0x20001, 0x2ffff}}
+	tr, err := Open("0000:01:00.0", k.options())
+	require.NoError(t, err)
+	l, err := tr.DMA().Limits()
+	require.NoError(t, err)
+	require.Contains(t, l.Ranges, IOVARange{0x20000, 0x20000})
+	require.Equal(t, 1, k.calls("IOMMU_IOAS_ALLOW_IOVAS"))
+	require.NoError(t, tr.Close())
+	k.requireClean(t)
+}
+
+// overcount is a kernel that tells more ranges than there was room for, without an
+// error.
+type overcount struct{ sys }
+
+func (o overcount) ioctl(fd int, req uint, arg unsafe.Pointer) (int, error) {
+	n, err := o.sys.ioctl(fd, req, arg)
+	if req == abi.IOMMU_IOAS_IOVA_RANGES {
+		(*abi.Iommu_ioas_iova_ranges)(arg).Num_iovas = 9
+	}
+	return n, err
+}
+
+func TestIOMMUFDTooManyRanges(t *testing.T) {
+	k := newFakeCDevs(t)
+	o := k.options()
+	o.sys = overcount{o.sys}
+	tr, err := Open("0000:01:00.0", o)
+	require.NoError(t, err)
+	_, err = tr.DMA().Limits()
+	requireSays(t, err, []error{ErrRange}, []string{"9 ranges in room for 8"})
 	require.NoError(t, tr.Close())
 	k.requireClean(t)
 }

@@ -294,6 +294,25 @@ func TestMemoryInUseStays(t *testing.T) {
 	require.Zero(t, g.count)
 }
 
+// TestMemoryThatGrewIsKept: the end of the smaller mapping of a file leaves the
+// larger one to be found.
+func TestMemoryThatGrewIsKept(t *testing.T) {
+	g := newGuestMemory(vfiotest.NewMapper(vfio.DMALimits{}), 10, defaultMaxMapped, Options{}.logger())
+	fd, _ := memfd(t, pageSize)
+	require.NoError(t, g.add(dmaMap{32, rw, 0, 0x10000, pageSize}, fd))
+	require.NoError(t, unix.Ftruncate(fd, 2*pageSize))
+	require.NoError(t, g.add(dmaMap{32, rw, pageSize, 0x20000, pageSize}, fd))
+	require.Equal(t, 2, g.count)
+	require.NoError(t, g.remove(0x10000, 0x10000+pageSize-1))
+	require.Equal(t, 1, g.count)
+	require.NoError(t, g.add(dmaMap{32, rw, 0, 0x30000, pageSize}, fd))
+	require.Equal(t, 1, g.count, "one mmap for both")
+	g.close()
+	require.Zero(t, g.count)
+	require.Zero(t, g.mapped)
+	require.Empty(t, g.files)
+}
+
 // TestManyMappings: the pages of a ConnectX-4's firmware, one by one, downwards
 // as Linux hands out bus addresses.
 func TestManyMappings(t *testing.T) {
