@@ -29,6 +29,13 @@ const (
 
 	fuzzDump  = 256 // bytes of a dump at most
 	fuzzWords = fuzzDump / 4
+
+	// A recovery is bounded by the time of its rungs: a look at the semaphore each 20
+	// ms, which may take as many tickets of 0 as there are tries, twice; tries of the
+	// gateway, so many a millisecond; a semaphore given back, and once more later.
+	fuzzRung     = 2 * time.Second
+	costRecovery = int(fuzzRung/presentPause)*(3*vscTries+256) + 5*int(fuzzRung/vscPause)*vscSpin +
+		2*3*(costHold+costSelect+2*costAccess) + 8192
 )
 
 // hostileCase is one way in.
@@ -43,7 +50,7 @@ var hostileCases = []hostileCase{
 	{64 + costHold + 2*costSelect + costLock + fuzzWords*costAccess + 3*(costSelect+2*costAccess), hostileDump},
 	{4000, hostileSegment},
 	{8 + 2*42*costLook + 3*42, hostileMonitor},
-	{400_000, hostileRecovery},
+	{costRecovery, hostileRecovery},
 }
 
 // typedGateway: what the gateway answers says where it failed.
@@ -213,10 +220,9 @@ func hostileMonitor(t *testing.T, h *hostileHW, flags byte) {
 // hostileRecovery climbs the whole ladder on it.
 func hostileRecovery(t *testing.T, h *hostileHW, flags byte) {
 	conditions := []Condition{"", AllOnes, FatalRFR, CounterStopped, NICSWReset, SyndromeNonFatal, CommandsDead, FatalCRR}
-	const rung = 2 * time.Second
 	limits := map[Rung]time.Duration{}
 	for _, i := range Rungs() {
-		limits[i.Rung] = rung
+		limits[i.Rung] = fuzzRung
 	}
 	x := h.target(t)
 	x.Window, x.Config = h.window, h
@@ -227,7 +233,7 @@ func hostileRecovery(t *testing.T, h *hostileHW, flags byte) {
 		MaxLevel: RungCold, Limits: limits, Consent: agree, Verdict: Verdict{Condition: conditions[flags>>4&7]},
 	})
 	// The look before, five rungs, and what giving a semaphore back may take, twice.
-	require.LessOrEqual(t, time.Since(start), aliveTries*alivePause+5*rung+3*unlockLimit)
+	require.LessOrEqual(t, time.Since(start), aliveTries*alivePause+5*fuzzRung+3*unlockLimit)
 	require.Equal(t, err == nil, rep.Recovered)
 	if err != nil {
 		var e *RecoverError
