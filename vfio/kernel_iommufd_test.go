@@ -309,6 +309,30 @@ func TestIOMMUFDMapping(t *testing.T) {
 	k.requireClean(t)
 }
 
+// The kernel would unmap all that lies inside a range: the neighbours of a mapping
+// do not go with it, whatever size is asked for.
+func TestIOMMUFDUnmapsOne(t *testing.T) {
+	k := newFakeCDevs(t)
+	tr, err := Open("0000:01:00.0", k.options())
+	require.NoError(t, err)
+	mem, err := unix.Mmap(-1, 0, 3*minPage, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	require.NoError(t, err)
+	const at = 0x200000
+	for i := range uint64(3) {
+		require.NoError(t, tr.DMA().Map(Mapping{IOVA: at + i*minPage, Bytes: mem[i*minPage : (i+1)*minPage], FD: -1}))
+	}
+	for _, size := range []uint64{0, minPage / 2, 2 * minPage, 3 * minPage, ^uint64(0)} {
+		require.ErrorIs(t, tr.DMA().Unmap(at, size), ErrNotFound, "%#x", size)
+	}
+	require.Zero(t, k.calls("IOMMU_IOAS_UNMAP"))
+	for i := range uint64(3) {
+		require.NoError(t, tr.DMA().Unmap(at+i*minPage, minPage))
+	}
+	require.NoError(t, unix.Munmap(mem))
+	require.NoError(t, tr.Close())
+	k.requireClean(t)
+}
+
 func TestIOMMUFDLimits(t *testing.T) {
 	k := newFakeCDevs(t)
 	d := k.devs["0000:01:00.0"]
