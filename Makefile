@@ -39,15 +39,8 @@ $(LINT):
 generate:                    ## layouts from their tables
 	$(GO) generate ./...
 
-fuzz:                        ## every fuzz target of PKGS for FUZZTIME each; minimizing must not eat the time
-	@ps=$$($(GO) list $(PKGS)) || exit 1; bad=; \
-	for p in $$ps; do \
-	  fs=$$($(GO) test -list '^Fuzz' $$p) || { echo "$$fs"; exit 1; }; \
-	  for f in $$(echo "$$fs" | grep '^Fuzz'); do \
-	    echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x $(FUZZFLAGS) $$p || bad="$$bad $$p.$$f"; \
-	  done; \
-	done; \
-	test -z "$$bad" || { echo "failed:$$bad"; exit 1; }
+fuzz:                        ## every fuzz target of PKGS for FUZZTIME each
+	GO="$(GO)" FUZZFLAGS="$(FUZZFLAGS)" test/fuzz $(FUZZTIME) $(PKGS)
 
 nightly:                     ## what takes hours: the race detector with SEEDS seeds of the property tests, and fuzzing for NIGHTTIME a target, whatever the first says
 	@bad=; \
