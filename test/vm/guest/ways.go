@@ -168,7 +168,7 @@ func waysHidden(b *bench) {
 		name  string
 		nodes []string // that are not there
 		way   string   // that is left
-		notes []string // of the doctor
+		notes []string // of the doctor, of the way that lacks less where none is left
 		other string
 		lacks []string // what the doctor finds about the other way
 	}{
@@ -176,7 +176,7 @@ func waysHidden(b *bench) {
 		{"no-cdev", []string{cdev}, byGroup, []string{"iommufd-skipped"}, byCdev, []string{"cdev-missing"}},
 		{"no-iommufd", []string{iommufdNode}, byGroup, []string{"iommufd-skipped"}, byCdev, []string{"iommufd-missing"}},
 		{"group-only", []string{iommufdNode, cdev}, byGroup, []string{"iommufd-skipped"}, byCdev, []string{"cdev-missing", "iommufd-missing"}},
-		{"none", []string{iommufdNode, cdev, group}, "", []string{"cdev-missing", "iommufd-missing"}, byCdev, []string{"cdev-missing", "iommufd-missing"}},
+		{"none", []string{iommufdNode, cdev, group}, "", []string{"node-missing"}, byCdev, []string{"cdev-missing", "iommufd-missing"}},
 	} {
 		restore, err := hidden(c.nodes...)
 		if !b.check(c.name+"-prepare", err == nil, "%v", errText(err)) {
