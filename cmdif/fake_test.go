@@ -397,16 +397,18 @@ func open(t testing.TB, o Options) *bench {
 	return &bench{fake: f, dev: dev, seg: seg, conn: c}
 }
 
-// The error of Close names exactly the commands that the device still holds.
+// The error of Close names exactly the commands that the device still holds. That is
+// read behind Close (the slots are Go memory, and stay as they were): others may post
+// until it begins.
 func (b *bench) close() {
 	b.t.Helper()
+	err := b.conn.Close()
 	var held []int
 	for i := range b.conn.slots {
 		if b.conn.slots[i].mem.LoadBE32(0x3c)&1 != 0 {
 			held = append(held, i)
 		}
 	}
-	err := b.conn.Close()
 	if len(held) == 0 {
 		require.NoError(b.t, err)
 	} else {
