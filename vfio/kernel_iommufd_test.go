@@ -236,50 +236,6 @@ func TestTwoOpeners(t *testing.T) {
 	}
 }
 
-func TestIOMMUFDMapErrors(t *testing.T) {
-	for errno, x := range map[unix.Errno]struct {
-		is     error
-		remedy string
-	}{
-		unix.ENOMEM:    {ErrNoSpace, "memory"},
-		unix.ENOSPC:    {ErrNoSpace, "free DMA memory"},
-		unix.EEXIST:    {ErrExists, ""},
-		unix.EINVAL:    {ErrRange, "multiples"},
-		unix.EOVERFLOW: {ErrRange, ""},
-		unix.EFAULT:    {unix.EFAULT, "pinned"},
-	} {
-		k := newFakeCDevs(t)
-		tr, err := Open("0000:01:00.0", k.options())
-		require.NoError(t, err)
-		s, err := NewAddressSpace(tr.DMA(), SpaceOptions{Memory: MemoryMemFD})
-		require.NoError(t, err)
-		s.lock.exempt = func() bool { return true }
-		memfds := openFiles(t, "mlxvfio-dma")
-		k.hook = func(name string) unix.Errno {
-			if name == "IOMMU_IOAS_MAP" {
-				return errno
-			}
-			return 0
-		}
-		_, err = s.Alloc(4096, BufferOptions{})
-		require.ErrorIs(t, err, x.is)
-		require.ErrorIs(t, err, errno)
-		require.Contains(t, err.Error(), x.remedy)
-		require.Equal(t, memfds, openFiles(t, "mlxvfio-dma"))
-		require.Zero(t, s.Stats().Mappings)
-		k.hook = nil
-		b, err := s.Alloc(4096, BufferOptions{})
-		require.NoError(t, err, "a failure must not use anything up")
-		require.NoError(t, b.Free())
-		k.failCall("IOMMU_IOAS_UNMAP", 1, unix.ENOENT)
-		require.ErrorIs(t, s.Trim(), ErrNotFound)
-		require.Equal(t, 1, s.Stats().Mappings, "kept until it is known to be gone")
-		require.NoError(t, s.Close())
-		require.NoError(t, tr.Close())
-		k.requireClean(t)
-	}
-}
-
 // A mapping reaches the kernel as it was asked for.
 func TestIOMMUFDMapping(t *testing.T) {
 	k := newFakeCDevs(t)

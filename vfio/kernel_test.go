@@ -323,48 +323,6 @@ func TestKernelErrors(t *testing.T) {
 	table.Check(t)
 }
 
-// Mapping errors name what to do; the memory that was to be mapped is freed.
-func TestKernelMapErrors(t *testing.T) {
-	for errno, x := range map[unix.Errno]struct {
-		is     error
-		remedy string
-	}{
-		unix.ENOMEM: {ErrNoSpace, "memory"},
-		unix.ENOSPC: {ErrNoSpace, "dma_entry_limit"},
-		unix.EEXIST: {ErrExists, ""},
-		unix.EINVAL: {ErrRange, "multiples"},
-		unix.EFAULT: {unix.EFAULT, "pinned"},
-	} {
-		k := newFakeKernel(t)
-		tr, err := OpenGroup("0000:01:00.0", k.options())
-		require.NoError(t, err)
-		s, err := NewAddressSpace(tr.DMA(), SpaceOptions{Memory: MemoryMemFD})
-		require.NoError(t, err)
-		s.lock.exempt = func() bool { return true }
-		memfds := openFiles(t, "mlxvfio-dma")
-		k.hook = func(name string) unix.Errno {
-			if name == "VFIO_IOMMU_MAP_DMA" {
-				return errno
-			}
-			return 0
-		}
-		_, err = s.Alloc(4096, BufferOptions{})
-		require.ErrorIs(t, err, x.is)
-		require.ErrorIs(t, err, errno)
-		require.Contains(t, err.Error(), x.remedy)
-		require.Equal(t, memfds, openFiles(t, "mlxvfio-dma"))
-		require.Zero(t, s.Stats().Mappings)
-		k.hook = nil
-		b, err := s.Alloc(4096, BufferOptions{})
-		require.NoError(t, err, "a failure must not use anything up")
-		require.Equal(t, uint64(2<<20), b.IOVA())
-		require.NoError(t, b.Free())
-		require.NoError(t, s.Close())
-		require.NoError(t, tr.Close())
-		k.requireClean(t)
-	}
-}
-
 // What the kernel says of a container that has an IOMMU already is about both groups.
 func TestKernelOtherIOMMU(t *testing.T) {
 	k := newFakeKernel(t)
