@@ -44,13 +44,13 @@ func newBlueFlame(u *UAR, r record, size int) (*blueFlame, error) {
 func (b *blueFlame) ring(q *SendQueue, from uint32) {
 	bell := &b.bells[b.turn]
 	b.turn ^= 1
-	first, n := q.index(from), int(q.pi-from)
+	first, n := q.index(uint64(from)), int(uint32(q.pi)-from)
 	if q.slots[first].end != q.pi || n*WQEBB > b.size || first+n > len(q.slots) {
 		bell.Ring(wireCount(q.pi), q.first8)
 		return
 	}
 	toDevice()
-	q.rec.store(recordSend, q.pi&0xffff)
+	q.rec.store(recordSend, uint32(uint16(q.pi)))
 	toDevice()
 	bell.CopyWC(q.buf[first*WQEBB : (first+n)*WQEBB])
 	mmio.FlushWC()

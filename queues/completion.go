@@ -3,6 +3,7 @@ package queues
 import (
 	"encoding/hex"
 	"fmt"
+	"math/bits"
 	"strings"
 
 	"github.com/mlxvfio/mlxvfio/internal/prm"
@@ -17,12 +18,12 @@ type Completion struct {
 	// ByteLen is the number of bytes received, read, or returned by an atomic.
 	// Of other send WQEs it means nothing.
 	ByteLen uint32
+	// SendOpcode is the operation that completed; of receives it means nothing.
+	SendOpcode prm.WQEOpcode
 	// Opcode is the kind of completion.
 	Opcode prm.CQEOpcode
 	// Syndrome is the reason of a failure, 0 for success.
 	Syndrome prm.CQESyndrome
-	// SendOpcode is the operation that completed; of receives it means nothing.
-	SendOpcode prm.WQEOpcode
 	// Vendor is the vendor syndrome of a failure.
 	Vendor uint8
 
@@ -37,6 +38,16 @@ type Completion struct {
 	Imm uint32
 	// RemoteQPN is the sender of a datagram.
 	RemoteQPN uint32
+}
+
+// sent makes c the success of a send WQE. w has the send opcode in its low 32 bits,
+// n the byte count as it lies in the entry. What is written as parts of a word the
+// compiler stores as one: three stores are all.
+func (c *Completion) sent(wrid, w, qpn uint64, n uint32) {
+	c.WRID = wrid
+	c.SendOpcode, c.Opcode, c.Syndrome, c.Vendor = prm.WQEOpcode(w), prm.CQEOpcode(w>>8), prm.CQESyndrome(w>>16), uint8(w>>24)
+	v := bits.ReverseBytes64(uint64(n)) | qpn
+	c.QPN, c.ByteLen = uint32(v), uint32(v>>32)
 }
 
 // CompletionBits are facts about a received message.

@@ -50,7 +50,7 @@ type CQRing struct {
 	lines []vfio.Line // the entries
 	at    uint32      // index of the next entry; len(lines) stands for 0 of the next pass
 	turn  uint32      // running index of entry 0 of this pass
-	qpn   uint32      // of the queue pair that completed last
+	qpn   uint64      // of the queue pair that completed last
 	want  uint64      // what plain keeps of an entry that the hot loops take
 	sq    *SendQueue  // of the queue pair that completed last
 	rec   record
@@ -71,7 +71,9 @@ type CQRing struct {
 
 // plain are the bits of the last word of an entry that tell whether the hot loops
 // take it: opcode 0 and format 0, solicited or not, the owner bit of this pass, and
-// the number of the queue pair that completed last. One comparison is for all.
+// the number of the queue pair that completed last. One comparison with what is
+// wanted is for all: the difference has none of them, and its low 32 bits are then
+// the send opcode alone.
 const plain = 0xfd<<56 | 0xffffff00
 
 // ownBit is the owner bit in the last word.
@@ -116,43 +118,49 @@ func (r *CQRing) init(c CQRingConfig) error {
 // neither allocates nor takes a lock as long as nothing fails.
 //
 // The hot paths take successes of the send queue that completed last; pollSlow has
-// the rest.
+// the rest. What Poll calls checks the stack, which is enough.
+//
+//go:nosplit
 func (r *CQRing) Poll(dst []Completion) (int, error) {
 	if len(dst) != 1 {
-		n, ci := r.sends(dst)
-		if n < len(dst) || n == 0 {
-			return r.pollSlow(dst, n, ci)
-		}
-		r.took(n, ci)
-		return n, nil
+		return r.pollMany(dst)
 	}
 	// One completion: as the loop of sends, without what a loop needs.
 	at, lines := int(r.at), r.lines
 	if uint(at) >= uint(len(lines)) {
-		return r.pollSlow(dst[:1:1], 0, 0)
+		return r.pollSlow(dst, 0, 0)
 	}
-	w := r.word(&lines[at], at)
-	if w&plain != r.want {
-		return r.nothing((*[1]Completion)(dst), at)
+	w := r.word(&lines[at], at) ^ r.want
+	if w&plain != 0 {
+		return r.nothing(dst, at)
 	}
 	fromDevice()
 	sq, e := r.sq, &lines[at]
 	i := wqeIndex(w) & sq.mask
-	if i >= uint(len(sq.slots)) {
-		return r.pollSlow(dst[:1:1], 0, 0)
+	if i < uint(len(sq.slots)) {
+		if s := &sq.slots[i]; s.end > sq.ci { // outstanding
+			sq.ci = s.end
+			c := &dst[0]
+			c.sent(s.wrid, w, r.qpn, binary.LittleEndian.Uint32(e.Bytes()[0x2c:0x30]))
+			at++
+			r.at = uint32(at)
+			r.rec.store(recordConsumer, (r.turn+uint32(at))&ciMask)
+			return 1, nil
+		}
 	}
-	s := &sq.slots[i]
-	if sq.pi-s.end >= sq.pi-sq.ci { // not outstanding
-		return r.pollSlow(dst[:1:1], 0, 0)
+	return r.pollSlow(dst, 0, 0)
+}
+
+// pollMany is Poll with a list of any other length.
+//
+//go:noinline
+func (r *CQRing) pollMany(dst []Completion) (int, error) {
+	n, ci := r.sends(dst)
+	if n < len(dst) || n == 0 {
+		return r.pollSlow(dst, n, ci)
 	}
-	sq.ci = s.end
-	c := &dst[0]
-	c.WRID, c.QPN, c.ByteLen = s.wrid, r.qpn, binary.BigEndian.Uint32(e.Bytes()[0x2c:0x30])
-	c.Opcode, c.Syndrome, c.SendOpcode = prm.CQEReq, 0, prm.WQEOpcode(w)
-	at++
-	r.at = uint32(at)
-	r.rec.store(recordConsumer, (r.turn+uint32(at))&ciMask)
-	return 1, nil
+	r.took(n, ci)
+	return n, nil
 }
 
 // nothing is what Poll answers to a list of one when entry at is none the hot paths
@@ -160,11 +168,11 @@ func (r *CQRing) Poll(dst []Completion) (int, error) {
 // waits.
 //
 //go:noinline
-func (r *CQRing) nothing(dst *[1]Completion, at int) (int, error) {
+func (r *CQRing) nothing(dst []Completion, at int) (int, error) {
 	if !r.arrived(r.ownByte(&r.lines[at], at)) && r.quiet(at) {
 		return 0, nil
 	}
-	return r.pollSlow(dst[:], 0, 0)
+	return r.pollSlow(dst, 0, 0)
 }
 
 // arrived tells whether this is the byte of an entry that the device has written in
@@ -185,15 +193,16 @@ func (r *CQRing) quiet(at int) bool {
 	return uint(at) < uint(len(r.lines)) && r.ownByte(&r.lines[at], at)&1 == own && r.broken.Load() == nil
 }
 
-// wqeIndex is the WQE counter of a CQE, of the word with the owner bit.
-func wqeIndex(w uint64) uint { return uint(bits.ReverseBytes16(uint16(w >> 32))) }
+// wqeIndex is the WQE counter of a CQE, of the word with the owner bit, with other
+// bits above it.
+func wqeIndex(w uint64) uint { return uint(bits.ReverseBytes64(w) >> 16) }
 
 // sends is the hot loop: it takes the successes of the send queue that completed
 // last, up to the end of the ring or the first entry that is anything else. If there
 // were any, ci is how far the send queue has completed. It changes nothing but dst
 // (of the entry it stops at perhaps a field), and calls nothing, so that all it has
 // stays in registers; took does the rest.
-func (r *CQRing) sends(dst []Completion) (n int, ci uint32) {
+func (r *CQRing) sends(dst []Completion) (n int, ci uint64) {
 	sq, at := r.sq, int(r.at)
 	slots, rest := sq.slots, len(r.lines)-at
 	if len(slots) == 0 || rest <= 0 {
@@ -202,32 +211,29 @@ func (r *CQRing) sends(dst []Completion) (n int, ci uint32) {
 	lines := r.lines[at:len(r.lines):len(r.lines)]
 	dst = dst[:min(len(dst), rest)]
 	lines = lines[:len(dst)]
-	want, qpn, pi := r.want, r.qpn, sq.pi
-	left := pi - sq.ci
+	want, qpn := r.want, r.qpn
+	ci = sq.ci
 	for n < len(dst) {
-		w := r.word(&lines[n], at+n)
-		if w&plain != want {
+		w := r.word(&lines[n], at+n) ^ want
+		if w&plain != 0 {
 			break
 		}
 		fromDevice()
 		e := &lines[n]
 		c := &dst[n]
-		c.SendOpcode = prm.WQEOpcode(w)
 		s := &slots[wqeIndex(w)&uint(len(slots)-1)]
-		rest := pi - s.end
-		if rest >= left { // not outstanding
+		if s.end <= ci { // not outstanding
 			break
 		}
-		left = rest
-		c.WRID, c.QPN, c.ByteLen = s.wrid, qpn, binary.BigEndian.Uint32(e.Bytes()[0x2c:0x30])
-		c.Opcode, c.Syndrome = prm.CQEReq, 0
+		ci = s.end
+		c.sent(s.wrid, w, qpn, binary.LittleEndian.Uint32(e.Bytes()[0x2c:0x30]))
 		n++
 	}
-	return n, pi - left
+	return n, ci
 }
 
 // took steps over n > 0 entries that sends has taken.
-func (r *CQRing) took(n int, ci uint32) {
+func (r *CQRing) took(n int, ci uint64) {
 	r.sq.ci = ci
 	r.at += uint32(n)
 	r.rec.store(recordConsumer, r.ci()&ciMask)
@@ -238,7 +244,7 @@ func (r *CQRing) took(n int, ci uint32) {
 // pair, at the end of the ring, or with nothing.
 //
 //go:noinline
-func (r *CQRing) pollSlow(dst []Completion, n int, ci uint32) (int, error) {
+func (r *CQRing) pollSlow(dst []Completion, n int, ci uint64) (int, error) {
 	if n > 0 {
 		r.took(n, ci)
 	}
@@ -278,7 +284,7 @@ func (r *CQRing) seek(ci uint32) {
 
 // follow makes p the queue pair whose completions the hot loops take.
 func (r *CQRing) follow(p *peer) {
-	r.last, r.sq, r.qpn = p, p.sq, p.qpn
+	r.last, r.sq, r.qpn = p, p.sq, uint64(p.qpn)
 	r.want = r.want&ownBit | uint64(p.who)
 }
 

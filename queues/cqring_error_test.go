@@ -103,6 +103,50 @@ func TestSyndromeWords(t *testing.T) {
 	}
 }
 
+// The hot paths, too, take no completion of a WQE that is not under way: of one that
+// has completed, was never posted, or was forgotten with the others at a reset.
+func TestNotOutstanding(t *testing.T) {
+	for _, most := range []int{1, 4} {
+		b := newBench(t, 5)
+		dst := make([]Completion, most)
+		takes := func(index uint16, wrid uint64) {
+			t.Helper()
+			b.dev.sent(microQPN, index, prm.WQENop)
+			n, err := b.Poll(dst)
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+			require.Equal(t, wrid, dst[0].WRID)
+		}
+		refuses := func(index uint16) {
+			t.Helper()
+			free := b.sq.Free()
+			b.dev.sent(microQPN, index, prm.WQENop)
+			n, err := b.Poll(dst)
+			require.ErrorIs(t, err, ErrNotOutstanding)
+			require.Zero(t, n)
+			require.Equal(t, free, b.sq.Free())
+		}
+		post := func(wrid uint64) { require.NoError(t, b.sq.Nop(wrid, Signalled)) }
+		for i := range uint64(3) {
+			post(70 + i)
+		}
+		takes(0, 70) // from here on its completions are expected
+		takes(1, 71)
+		refuses(1) // a second time
+		refuses(0)
+		refuses(3) // not posted yet
+		takes(2, 72)
+		refuses(2)
+
+		b.sq.Reset()
+		refuses(0)
+		post(80)
+		refuses(1)
+		refuses(2)
+		takes(0, 80)
+	}
+}
+
 // Entries that cannot be used are typed errors with the entry itself; those that
 // are merely wrong are stepped over, those that end the CQ are not.
 func TestCQErrors(t *testing.T) {
@@ -277,7 +321,7 @@ func FuzzPoll(f *testing.F) {
 				break
 			}
 		}
-		require.LessOrEqual(t, b.sq.pi-b.sq.ci, uint32(b.sq.Size()))
+		require.LessOrEqual(t, b.sq.pi-b.sq.ci, uint64(b.sq.Size()))
 		require.LessOrEqual(t, b.rq.pi-b.rq.ci, uint32(b.rq.Size()))
 		require.LessOrEqual(t, b.ci(), uint32(20*3))
 		b.Forget(microQPN)

@@ -63,7 +63,7 @@ func newSQ(tb testing.TB, log uint8, u *UAR) (*SendQueue, []byte) {
 
 // wqeAt is the WQE of n bytes that begins at running block pi, taken out of the
 // ring around its end.
-func wqeAt(q *SendQueue, pi uint32, n int) []byte {
+func wqeAt(q *SendQueue, pi uint64, n int) []byte {
 	var b []byte
 	for len(b) < n {
 		at := int(pi) % q.Size() * WQEBB

@@ -32,9 +32,9 @@ func TestMicrobench(t *testing.T) {
 			require.NoError(t, err)
 			require.Positive(t, d)
 			posted += 2 * n * blocks
-			require.Equal(t, uint32(posted), m.sq.pi)
-			require.Equal(t, m.sq.pi, m.sq.rung)
-			w := wqeAt(m.sq, m.sq.pi-uint32(blocks), 16)
+			require.Equal(t, uint64(posted), m.sq.pi)
+			require.Equal(t, uint32(m.sq.pi), m.sq.rung)
+			w := wqeAt(m.sq, m.sq.pi-uint64(blocks), 16)
 			require.Equal(t, byte(microOpcodes[op]), w[3])
 			require.Equal(t, byte(Signalled), w[11], "the last of a batch is signalled")
 			require.Equal(t, w[:8], bar[UARBlueFlame:][:8], "the register")

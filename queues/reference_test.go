@@ -70,7 +70,7 @@ func (s *refServer) measure(kind, how, what string, batch, n int) float64 {
 func TestReferenceBytes(t *testing.T) {
 	bin := reference(t)
 	for _, op := range ratioOps {
-		for _, index := range []uint32{0, 1, 511, 1022, 1023, 1024, 4095, 40000, 65534, 65535} {
+		for _, index := range []uint64{0, 1, 511, 1022, 1023, 1024, 4095, 40000, 65534, 65535} {
 			out, err := exec.Command(bin, "dump", op.String(), strconv.Itoa(int(index))).Output()
 			require.NoError(t, err)
 			want := strings.Fields(string(out))
@@ -78,8 +78,8 @@ func TestReferenceBytes(t *testing.T) {
 			for _, way := range []string{"call", "list", "one of two"} {
 				u, bar := memoryUAR(t)
 				q, record := newSQ(t, microLogSQ, u)
-				q.pi, q.ci, q.rung = index, index, index
-				off := uint64(index) * 64
+				q.pi, q.ci, q.rung = index, index, uint32(index)
+				off := index * 64
 				w := WorkRequest{
 					WRID: 1, Flags: Signalled, Op: microOpcodes[op],
 					Local:  SGE{Addr: microLAddr + off, Len: 64, LKey: microLKey},
@@ -91,7 +91,7 @@ func TestReferenceBytes(t *testing.T) {
 				case MicroAtomicFA:
 					w.Local.Len, w.Swap = 8, off|1
 				case MicroMaskedCS4:
-					w.Local.Len, w.Swap, w.Compare, w.SwapMask, w.CompareMask = 4, uint64(index), uint64(index)+1, 0xffff, 0xff00ff
+					w.Local.Len, w.Swap, w.Compare, w.SwapMask, w.CompareMask = 4, index, index+1, 0xffff, 0xff00ff
 				case MicroMaskedCS8:
 					w.Local.Len, w.Swap, w.Compare, w.SwapMask, w.CompareMask = 8, off, off+1, 0xffffffff, 0xffff0000ffff
 				}

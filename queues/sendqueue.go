@@ -47,10 +47,10 @@ type SendQueue struct {
 	// What Post reads and writes for every list comes first, in two cache lines.
 
 	slots []sqSlot // the ring, block by block
-	// pi and ci count blocks: written by us, and retired. They run freely; the
-	// device sees their low 16 bits, and a slot is found by masking.
-	pi, ci uint32
-	rung   uint32 // pi of the last doorbell
+	// pi and ci count blocks: written by us, and retired. They never wrap; the
+	// device sees the low 16 bits of pi, and a slot is found by masking.
+	pi, ci uint64
+	rung   uint32 // pi of the last doorbell, its low bits
 	// plainWrite is the longest write that needs no closer look: 0 while the write
 	// rule holds.
 	plainWrite uint32
@@ -72,7 +72,7 @@ type SendQueue struct {
 type sqSlot struct {
 	line *vfio.Line // its memory
 	wrid uint64
-	end  uint32 // pi behind the last block of the WQE
+	end  uint64 // pi behind the last block of the WQE: beyond ci while it is outstanding
 }
 
 // NewSendQueue makes the software side of a send queue. Ring and Record must
@@ -119,7 +119,7 @@ func (q *SendQueue) Size() int { return len(q.slots) }
 func (q *SendQueue) Free() int { return len(q.slots) - int(q.pi-q.ci) }
 
 // Pending is the number of blocks written since the last doorbell.
-func (q *SendQueue) Pending() int { return int(q.pi - q.rung) }
+func (q *SendQueue) Pending() int { return int(uint32(q.pi) - q.rung) }
 
 // Index is the WQE index the next WQE will have: the low 16 bits of the count of
 // blocks written so far. Wait and SendEnable name WQEs of other queues by it.
@@ -148,7 +148,7 @@ func (q *SendQueue) PeerAtomic() int { return int(q.atomicMax) }
 // the doorbell record, then the register (docs/ordering.md). With nothing new it
 // does nothing.
 func (q *SendQueue) Ring() {
-	if q.pi != q.rung {
+	if uint32(q.pi) != q.rung {
 		q.ring()
 	}
 }
@@ -158,7 +158,7 @@ func (q *SendQueue) Ring() {
 //go:noinline
 func (q *SendQueue) ring() {
 	pi, from := q.pi, q.rung
-	q.rung = pi
+	q.rung = uint32(pi)
 	if q.blue != nil {
 		q.blue.ring(q, from)
 		return
@@ -168,11 +168,14 @@ func (q *SendQueue) ring() {
 
 // wireCount is the number of blocks as the doorbell record has it: 16 bits,
 // big-endian.
-func wireCount(pi uint32) uint32 { return bits.ReverseBytes32(pi & 0xffff) }
+func wireCount(pi uint64) uint32 { return bits.ReverseBytes32(uint32(uint16(pi))) }
 
 // Reset forgets every WQE: for a queue pair that is back in state RESET.
 func (q *SendQueue) Reset() {
 	q.pi, q.ci, q.rung = 0, 0, 0
+	for i := range q.slots {
+		q.slots[i].end = 0 // else beyond ci again
+	}
 	q.rec.store(recordSend, 0)
 }
 
@@ -209,26 +212,26 @@ func (q *SendQueue) refuse(op prm.WQEOpcode, err error, format string, a ...any)
 // room tells whether a WQE of n blocks has room. It compares with the length of
 // slots, so that the compiler knows of a masked index that it is inside, and
 // checks no bounds again.
-func (q *SendQueue) room(n uint32) bool { return uint(q.pi-q.ci+n-1) < uint(len(q.slots)) }
+func (q *SendQueue) room(n uint64) bool { return uint(q.pi-q.ci+n-1) < uint(len(q.slots)) }
 
 // index is the place in the ring of the block with this running number.
-func (q *SendQueue) index(pi uint32) int { return int(pi) & (len(q.slots) - 1) }
+func (q *SendQueue) index(pi uint64) int { return int(pi) & (len(q.slots) - 1) }
 
 // block is the ring memory of the block with this running number.
-func (q *SendQueue) block(pi uint32) *[WQEBB]byte {
+func (q *SendQueue) block(pi uint64) *[WQEBB]byte {
 	return (*[WQEBB]byte)(q.buf[q.index(pi)*WQEBB:])
 }
 
 // place is the block with this running number as words, and its slot. room or one
 // like it must have been asked before: then the compiler knows that there is a
 // slot, and that the masked index is inside.
-func (q *SendQueue) place(pi uint32) (*vfio.Line, *sqSlot) {
+func (q *SendQueue) place(pi uint64) (*vfio.Line, *sqSlot) {
 	s := &q.slots[uint(pi)&uint(len(q.slots)-1)]
 	return s.line, s
 }
 
 // commit makes a WQE of n blocks part of the queue. c0 is its first control word.
-func (q *SendQueue) commit(s *sqSlot, pi, n uint32, c0, wrid uint64) {
+func (q *SendQueue) commit(s *sqSlot, pi, n uint64, c0, wrid uint64) {
 	s.wrid, s.end = wrid, pi+n
 	q.pi, q.first8 = pi+n, bits.ReverseBytes64(c0)
 }
@@ -237,12 +240,11 @@ func (q *SendQueue) commit(s *sqSlot, pi, n uint32, c0, wrid uint64) {
 // ends. Of a slot inside a WQE of several blocks the end is an old one.
 func (q *SendQueue) outstanding(index uint16) (s *sqSlot, ok bool) {
 	slots := q.slots
-	n := q.pi - q.ci
-	if uint32(index-uint16(q.ci)) >= n || len(slots) == 0 {
+	if uint64(index-uint16(q.ci)) >= q.pi-q.ci || len(slots) == 0 {
 		return nil, false
 	}
 	s = &slots[int(index)&(len(slots)-1)]
-	return s, s.end-q.ci-1 < n
+	return s, s.end > q.ci
 }
 
 // retire takes every WQE up to the one with this index as completed and gives
@@ -263,7 +265,7 @@ func (q *SendQueue) snapshot(index uint16) []byte {
 		return nil
 	}
 	var b []byte
-	for pi := s.end - uint32(uint16(s.end)-index); pi != s.end; pi++ {
+	for pi := s.end - uint64(uint16(s.end)-index); pi != s.end; pi++ {
 		b = append(b, q.block(pi)[:]...)
 	}
 	if n := int(b[7]&maxDS) * wqeUnit; n > 0 && n < len(b) {

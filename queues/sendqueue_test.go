@@ -74,7 +74,7 @@ func TestBlueFlame(t *testing.T) {
 		n, err := q.Post([]WorkRequest{request})
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
-		require.Equal(t, wqeAt(q, 3+uint32(i), 64), bar[0x800+0x80*i:][:64], "a list of one is a WQE that is alone")
+		require.Equal(t, wqeAt(q, 3+uint64(i), 64), bar[0x800+0x80*i:][:64], "a list of one is a WQE that is alone")
 	}
 	q.RetireAll()
 	q.pi, q.ci, q.rung = 3, 3, 3

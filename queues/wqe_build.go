@@ -16,7 +16,7 @@ const inlineBit = 1 << 31
 // directly.
 type builder struct {
 	q  *SendQueue
-	pi uint32
+	pi uint64
 	ds int
 	op prm.WQEOpcode
 }
@@ -34,11 +34,11 @@ func (q *SendQueue) begin(op prm.WQEOpcode, ds int) (builder, error) {
 }
 
 // blocksOf is the number of blocks of a WQE of ds units.
-func blocksOf(ds int) uint32 { return uint32(ds*wqeUnit+WQEBB-1) / WQEBB }
+func blocksOf(ds int) uint64 { return uint64(ds*wqeUnit+WQEBB-1) / WQEBB }
 
 // at is the ring memory of unit i of the WQE.
 func (b *builder) at(i int) *[wqeUnit]byte {
-	blk := b.q.block(b.pi + uint32(i)/4)
+	blk := b.q.block(b.pi + uint64(i)/4)
 	return (*[wqeUnit]byte)(blk[i%4*wqeUnit:])
 }
 

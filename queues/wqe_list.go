@@ -1,8 +1,6 @@
 package queues
 
 import (
-	"math/bits"
-
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 )
 
@@ -42,7 +40,7 @@ func (q *SendQueue) Post(work []WorkRequest) (n int, err error) {
 		if len(work) == 0 {
 			return q.postRest(work, 0, 0, 0)
 		}
-		var pi uint32
+		var pi uint64
 		var first8 uint64
 		switch r := &work[0]; {
 		case r.Op == prm.WQERdmaWrite && len(r.Inline) != 0:
@@ -61,8 +59,8 @@ func (q *SendQueue) Post(work []WorkRequest) (n int, err error) {
 		if n < len(work) || !q.bell.Direct() {
 			return q.postRest(work, n, pi, first8)
 		}
-		q.pi, q.rung = pi, pi
-		q.bell.Store(bits.ReverseBytes32(pi&0xffff), first8)
+		q.pi, q.rung = pi, uint32(pi)
+		q.bell.Store(wireCount(pi), first8)
 		return len(work), nil
 	}
 	// One request, of a plain form, with room: every instruction counts. Nothing is
@@ -128,8 +126,8 @@ func (q *SendQueue) Post(work []WorkRequest) (n int, err error) {
 		q.ring()
 		return 1, nil
 	}
-	q.rung = end
-	q.bell.Store(bits.ReverseBytes32(end&0xffff), first8)
+	q.rung = uint32(end)
+	q.bell.Store(wireCount(end), first8)
 	return 1, nil
 }
 
@@ -149,7 +147,7 @@ func (q *SendQueue) postAny(r *WorkRequest) (int, error) {
 // the ring is now, first8 the beginning of the last.
 //
 //go:noinline
-func (q *SendQueue) postRest(work []WorkRequest, n int, pi uint32, first8 uint64) (int, error) {
+func (q *SendQueue) postRest(work []WorkRequest, n int, pi uint64, first8 uint64) (int, error) {
 	var err error
 	if n > 0 {
 		q.pi, q.first8 = pi, first8

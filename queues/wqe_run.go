@@ -30,7 +30,7 @@ func (r *WorkRequest) maskedCS8() bool { return r.Local.Len == 8 && r.Remote.Add
 // every list a call.
 //
 //go:noinline
-func (q *SendQueue) run(work []WorkRequest) (n int, pi uint32, first8 uint64) {
+func (q *SendQueue) run(work []WorkRequest) (n int, pi uint64, first8 uint64) {
 	if len(work) == 0 {
 		return 0, 0, 0
 	}
@@ -52,7 +52,7 @@ func (q *SendQueue) run(work []WorkRequest) (n int, pi uint32, first8 uint64) {
 }
 
 // runRDMA posts WRITEs or READs of one piece.
-func (q *SendQueue) runRDMA(work []WorkRequest) (n int, pi uint32, first8 uint64) {
+func (q *SendQueue) runRDMA(work []WorkRequest) (n int, pi uint64, first8 uint64) {
 	slots, pi := q.slots, q.pi
 	if q.plainWrite == 0 || len(work) == 0 || len(slots) == 0 {
 		return 0, pi, 0
@@ -78,7 +78,7 @@ func (q *SendQueue) runRDMA(work []WorkRequest) (n int, pi uint32, first8 uint64
 
 // runInline posts WRITEs of 16 bytes of inline data, the smallest message that
 // carries a header of its own; other sizes go one by one.
-func (q *SendQueue) runInline(work []WorkRequest) (n int, pi uint32, first8 uint64) {
+func (q *SendQueue) runInline(work []WorkRequest) (n int, pi uint64, first8 uint64) {
 	slots, pi := q.slots, q.pi
 	if q.plainWrite == 0 || len(slots) == 0 {
 		return 0, pi, 0
@@ -104,7 +104,7 @@ func (q *SendQueue) runInline(work []WorkRequest) (n int, pi uint32, first8 uint
 }
 
 // runFetchAdd posts standard fetch-and-adds.
-func (q *SendQueue) runFetchAdd(work []WorkRequest) (n int, pi uint32, first8 uint64) {
+func (q *SendQueue) runFetchAdd(work []WorkRequest) (n int, pi uint64, first8 uint64) {
 	slots, pi := q.slots, q.pi
 	if len(slots) == 0 {
 		return 0, pi, 0
@@ -131,7 +131,7 @@ func (q *SendQueue) runFetchAdd(work []WorkRequest) (n int, pi uint32, first8 ui
 }
 
 // runMaskedCS4 posts masked compare-and-swaps of 4 bytes.
-func (q *SendQueue) runMaskedCS4(work []WorkRequest) (n int, pi uint32, first8 uint64) {
+func (q *SendQueue) runMaskedCS4(work []WorkRequest) (n int, pi uint64, first8 uint64) {
 	slots, pi := q.slots, q.pi
 	if len(slots) == 0 {
 		return 0, pi, 0
@@ -158,7 +158,7 @@ func (q *SendQueue) runMaskedCS4(work []WorkRequest) (n int, pi uint32, first8 u
 }
 
 // runMaskedCS8 posts masked compare-and-swaps of 8 bytes, which take two blocks.
-func (q *SendQueue) runMaskedCS8(work []WorkRequest) (n int, pi uint32, first8 uint64) {
+func (q *SendQueue) runMaskedCS8(work []WorkRequest) (n int, pi uint64, first8 uint64) {
 	slots, pi := q.slots, q.pi
 	if len(slots) == 0 {
 		return 0, pi, 0

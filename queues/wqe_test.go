@@ -138,7 +138,7 @@ func quads(v ...uint64) string {
 }
 
 // wanted is the hex of a sample at this WQE index.
-func wanted(s string, index uint32) string {
+func wanted(s string, index uint64) string {
 	s = strings.ReplaceAll(s, " ", "")
 	return strings.ReplaceAll(s, "IIII", fmt.Sprintf("%04x", index&0xffff))
 }
@@ -154,20 +154,20 @@ func TestWQEBytes(t *testing.T) {
 				if blocks > 1<<log {
 					continue
 				}
-				for place := range uint32(1 << log) {
-					for _, base := range []uint32{0, 1 << 16, -uint32(1 << log)} {
+				for place := range uint64(1 << log) {
+					for _, base := range []uint64{0, 1 << 16, 1<<32 - 1<<log} {
 						q, _ := newSQ(t, log, nil)
-						q.pi, q.ci, q.rung = base+place, base+place, base+place
+						q.pi, q.ci, q.rung = base+place, base+place, uint32(base+place)
 						for i := range q.buf {
 							q.buf[i] = 0xa5
 						}
 						require.NoError(t, s.post(t, q))
 						require.Equal(t, wanted(s.want, base+place), hex.EncodeToString(wqeAt(q, base+place, n)), "at block %d of %d", place, 1<<log)
 						require.Equal(t, blocks, int(q.pi-(base+place)))
-						require.Equal(t, uint32(blocks), q.slots[q.index(base+place)].end-(base+place))
+						require.Equal(t, uint64(blocks), q.slots[q.index(base+place)].end-(base+place))
 						// Nothing beside the blocks was touched.
 						for i := blocks; i < 1<<log; i++ {
-							at := q.index(base+place+uint32(i)) * WQEBB
+							at := q.index(base+place+uint64(i)) * WQEBB
 							require.Equal(t, strings.Repeat("a5", WQEBB), hex.EncodeToString(q.buf[at:at+WQEBB]))
 						}
 						wrid, ok := q.retire(uint16(base + place))
@@ -450,8 +450,8 @@ func TestRandomLists(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		q, _ := newSQ(t, 6, nil)
-		q.pi = uint32(r.Uint64())
-		q.ci, q.rung = q.pi, q.pi
+		q.pi = r.Uint64() >> 1
+		q.ci, q.rung = q.pi, uint32(q.pi)
 		for range 100 {
 			work := make([]WorkRequest, 1+r.IntN(12))
 			for i := range work {
@@ -479,7 +479,7 @@ func TestRandomLists(t *testing.T) {
 				at = s.end
 			}
 			require.Equal(t, at, q.pi)
-			require.Equal(t, q.pi, q.rung)
+			require.Equal(t, uint32(q.pi), q.rung)
 			q.RetireAll()
 		}
 	}

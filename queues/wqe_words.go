@@ -38,7 +38,7 @@ func put32s(w *vfio.Line, i int, a, b uint32) {
 }
 
 // ctrl0 is the first control word; the caller adds opmod, opcode and ds.
-func (q *SendQueue) ctrl0(pi uint32) uint64 { return uint64(uint16(pi))<<40 | q.qpn8 }
+func (q *SendQueue) ctrl0(pi uint64) uint64 { return uint64(uint16(pi))<<40 | q.qpn8 }
 
 // putCtrl stores a control segment.
 func putCtrl(w *vfio.Line, c0 uint64, f Flags, imm uint32) {
