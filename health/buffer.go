@@ -72,6 +72,15 @@ type Buffer struct {
 // Error tells whether the buffer reports an error.
 func (b *Buffer) Error() bool { return b.Synd != 0 }
 
+// differs tells whether b reports something else than o, read before it. What is torn
+// reads otherwise each time, and only its syndrome and flags say whether that is news.
+func (b *Buffer) differs(o *Buffer) bool {
+	if b.Torn && o.Torn {
+		return b.Synd != o.Synd || b.RFR != o.RFR || b.CRR != o.CRR
+	}
+	return b.Raw != o.Raw
+}
+
 // AllOnes tells whether every byte reads 0xff: no device answered.
 func (b *Buffer) AllOnes() bool {
 	for _, v := range b.Raw {

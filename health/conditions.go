@@ -70,7 +70,7 @@ const (
 var conditionTable = []ConditionInfo{
 	{AllOnes, Gone, exitProblem, "all four dwords of a sample read all ones, twice in a row", "history up to the last answer, last commands, ledger of pages", "check that the function is present and powered (lspci) and that its link is up; re-plug it or reset the slot"},
 	{PCICommError, Fatal, exitProblem, "part of the four dwords read all ones, twice in a row; for the firmware version at 0x230 that is Linux' sensor 1", keepsRaw, "reset the function; if it comes back, look at the slot and the cable of its riser"},
-	{NICDisabled, Fatal, exitProblem, "nic_interface reads 1 (disabled) though the function was up: Linux' sensor 3", keepsAll, "another function or its driver took the device down; bring the function up again"},
+	{NICDisabled, Fatal, exitProblem, "nic_interface reads 1 (disabled) though the function was up: Linux' sensor 3", keepsAll, "bring the function up again"},
 	{NICSWReset, Fatal, exitProblem, "nic_interface reads 7: a software reset is going on, asked for by some function of the device: Linux' sensor 4", keepsAll, "wait until nic_interface reads 1, then bring the function up again; do not reset it a second time"},
 	{FatalCRR, Fatal, exitProblem, "a syndrome with rfr and crr set: firmware says that only a cold reset helps", keepsAll, "power the host off and on"},
 	{FatalRFR, Fatal, exitProblem, "a syndrome with rfr set: firmware asks for a reset: Linux' sensor 5", keepsAll, "save a bundle, then recover the function (software reset, else FLR)"},

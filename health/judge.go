@@ -56,10 +56,13 @@ type judge struct {
 	prev     Sample        // the last with a counter
 	lastLook time.Duration // of any sample
 	movedAt  time.Duration // when the counter was last seen moved, or the watch began
-	moving   bool          // it was seen moving at all
-	misses   int           // looks in a row that found it where it was
-	forgiven bool          // a gap restarted the clock since it last moved
-	seenFull bool
+	// movedWall is the look that found it moved last, or the first one: unlike movedAt
+	// no gap restarts it.
+	movedWall time.Time
+	moving    bool // it was seen moving at all
+	misses    int  // looks in a row that found it where it was
+	forgiven  bool // a gap restarted the clock since it last moved
+	seenFull  bool
 	// A buffer that shows an error at the first look is stale until it has been
 	// seen cleared or changed; oldRun: the first look came after a reset.
 	stale, oldRun bool
@@ -86,6 +89,7 @@ func (j *judge) rebase(afterReset bool) {
 	j.stale, j.oldRun = false, afterReset
 	j.buffer, j.hasBuffer = Buffer{}, false
 	j.hard, j.better = "", 0
+	j.rate.cut()
 }
 
 // step takes a look and answers whether the condition changed.
@@ -152,7 +156,7 @@ func wasAway(c Condition) bool {
 // count follows the counter and answers whether it moved.
 func (j *judge) count(s *Sample) bool {
 	if !j.based {
-		j.based, j.movedAt, j.prev = true, j.now, *s
+		j.based, j.movedAt, j.movedWall, j.prev = true, j.now, s.At, *s
 		return false
 	}
 	n := s.moved(&j.prev)
@@ -161,6 +165,7 @@ func (j *judge) count(s *Sample) bool {
 	gap := j.now-j.lastLook >= j.lim.stall
 	if gap {
 		j.gaps++
+		j.rate.cut()
 	} else {
 		j.rate.add(n, j.now-j.prev.Elapsed)
 	}
@@ -168,6 +173,7 @@ func (j *judge) count(s *Sample) bool {
 	switch {
 	case n != 0:
 		j.movedAt, j.moving, j.misses, j.forgiven = j.now, true, 0, false
+		j.movedWall = s.At
 		return true
 	case gap && !j.forgiven:
 		// Not the device's fault so far. Once: were it every time, a host too busy
@@ -176,6 +182,9 @@ func (j *judge) count(s *Sample) bool {
 	default:
 		j.misses++
 		j.missed++
+	}
+	if j.stalled() {
+		j.rate.stop()
 	}
 	return false
 }

@@ -254,13 +254,27 @@ type RecoverError struct {
 
 // Error is one line: what was tried, what came of it, what to do.
 func (e *RecoverError) Error() string {
-	var tried []string
+	// Rungs that failed for one reason are named together.
+	var names, reasons []string
 	for _, r := range e.Report.Rungs {
-		if r.Outcome == OutcomeFailed {
-			tried = append(tried, fmt.Sprintf("%v: %s", r.Rung, r.Reason))
+		if r.Outcome != OutcomeFailed {
+			continue
 		}
+		if i := slices.Index(reasons, r.Reason); i >= 0 {
+			names[i] += ", " + r.Rung.String()
+			continue
+		}
+		names, reasons = append(names, r.Rung.String()), append(reasons, r.Reason)
 	}
-	s := fmt.Sprintf("%s: recovery from %s: %s", e.Report.Device, e.Report.Condition, oneLine(e.Err))
+	var tried []string
+	for i := range names {
+		tried = append(tried, names[i]+": "+reasons[i])
+	}
+	from := "from " + string(e.Report.Condition)
+	if e.Report.State == Healthy {
+		from = "of a function whose registers look well" // but nobody can bring it up
+	}
+	s := fmt.Sprintf("%s: recovery %s: %s", e.Report.Device, from, oneLine(e.Err))
 	if e.Report.Device == "" {
 		s = s[2:]
 	}

@@ -97,7 +97,7 @@ func (m *Monitor) Report() Report {
 			Samples: j.samples, Missed: j.missed, MissedRow: j.misses, Gaps: j.gaps, Glitches: j.glitches,
 			Events: m.seq, EventsDropped: m.dropped,
 		},
-		Rate: j.rate.report(), Commands: j.cmds.report(), Environment: j.env.last.Clone(),
+		Rate: j.rate.report(j.movedWall), Commands: j.cmds.report(), Environment: j.env.last.Clone(),
 		Verdicts: m.verdicts.list(),
 	}
 	if j.hasBuffer {

@@ -112,7 +112,7 @@ func (m *Monitor) tick() (due time.Duration) {
 
 func (m *Monitor) judgeLocked(l look) (Verdict, bool) {
 	j, s := m.j, l.s
-	gaps, had, raw := j.gaps, j.hasBuffer, j.buffer.Raw
+	gaps, had, old, oldMoving := j.gaps, j.hasBuffer, j.buffer, j.moving
 	overdue := j.cmds.last.Overdue
 	j.cmds.look(s.Elapsed, s.At, j.lim.stall)
 	changed := j.step(l)
@@ -137,15 +137,17 @@ func (m *Monitor) judgeLocked(l look) (Verdict, bool) {
 	if changed {
 		m.changeLocked(s.At)
 	}
-	if had != j.hasBuffer || had && raw != j.buffer.Raw {
+	other := had != j.hasBuffer || had && j.buffer.differs(&old)
+	if other {
 		detail := "cleared"
 		if j.hasBuffer {
 			detail = j.buffer.sentence()
 		}
 		m.offerLocked(EventSyndrome, m.v.State, detail)
-		if !changed && j.hasBuffer {
-			m.v.Explanation = j.explain(m.smp.Err(), s, s.At)
-		}
+	}
+	if !changed && j.hasBuffer && (other || j.moving != oldMoving) {
+		// The verdict stands; what it says of the buffer and its age does not.
+		m.v.Explanation = j.explain(m.smp.Err(), s, s.At)
 	}
 	if !m.isKnown && (j.moving || m.v.State >= Stalled) {
 		m.isKnown = true

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -22,6 +23,7 @@ var _ Watchdog = (*cmdif.Conn)(nil)
 type commandWatch struct {
 	w      Watchdog
 	looked bool
+	since  time.Time     // of the first look
 	base   cmdif.Signals // at the first look
 	last   cmdif.Signals
 	// When the last signal of a kind was seen; they count for a while (hold).
@@ -53,7 +55,7 @@ func (c *commandWatch) look(now time.Duration, wall time.Time, stall time.Durati
 	}
 	g := c.w.Signals()
 	if !c.looked {
-		c.looked, c.base, c.last = true, g, g
+		c.looked, c.base, c.last, c.since = true, g, g, wall
 	}
 	if g.Late > c.last.Late {
 		c.late.mark(now)
@@ -97,36 +99,51 @@ func (c *commandWatch) overdue(wall time.Time) string {
 		wall.Sub(g.OverdueDeadline).Round(time.Millisecond), g.Overdue, g.Quarantined, g.Active, g.Waiting)
 }
 
-// CommandReport is what the watchdog saw of the command interface. The counts of
-// signals run since the monitor started.
+// CommandReport is what the watchdog saw of the command interface.
 type CommandReport struct {
 	// Ended is why no command can be sent any more; empty while they can.
-	Ended          string    `json:"ended,omitempty"`
-	Answered       uint64    `json:"answered"`
-	AnsweredAt     time.Time `json:"answered_at,omitzero"`
-	Overdue        int       `json:"overdue"`
-	Quarantined    int       `json:"quarantined"`
-	InFlight       int       `json:"in_flight"`
-	Waiting        int       `json:"waiting"`
+	Ended string `json:"ended,omitempty"`
+	// Answered are all commands that the device has handed back since the interface
+	// was opened, those of the bring-up included.
+	Answered   uint64    `json:"answered"`
+	AnsweredAt time.Time `json:"answered_at,omitzero"`
+	// Overdue, Quarantined, InFlight and Waiting are of this moment.
+	Overdue     int `json:"overdue"`
+	Quarantined int `json:"quarantined"`
+	InFlight    int `json:"in_flight"`
+	Waiting     int `json:"waiting"`
+	// Late, Recovered, LostInterrupts and Foreign are counted since SignalsSince, when
+	// the monitor first looked at this interface; zero before it has.
+	SignalsSince   time.Time `json:"signals_since,omitzero"`
 	Late           uint64    `json:"late"`
 	Recovered      uint64    `json:"recovered_by_polling"`
 	LostInterrupts uint64    `json:"lost_interrupts"`
 	Foreign        uint64    `json:"foreign_replies"`
 }
 
-// report is nil without a watchdog.
+// report is nil without a watchdog. An interface that no look has met yet is asked
+// now: it does not wait, and what it answered so far is no nothing.
 func (c *commandWatch) report() *CommandReport {
 	if c.w == nil {
 		return nil
 	}
+	g, base := c.last, c.base
+	if !c.looked {
+		g = c.w.Signals()
+		base = g
+	}
 	r := &CommandReport{
-		Answered: c.last.Answered - c.base.Answered, AnsweredAt: c.last.AnsweredAt,
-		Overdue: c.last.Overdue, Quarantined: c.last.Quarantined, InFlight: c.last.Active, Waiting: c.last.Waiting,
-		Late: c.last.Late - c.base.Late, Recovered: c.last.Recovered - c.base.Recovered,
-		LostInterrupts: c.last.LostInterrupts - c.base.LostInterrupts, Foreign: c.last.Foreign - c.base.Foreign,
+		Answered: g.Answered, AnsweredAt: g.AnsweredAt,
+		Overdue: g.Overdue, Quarantined: g.Quarantined, InFlight: g.Active, Waiting: g.Waiting, SignalsSince: c.since,
+		Late: g.Late - base.Late, Recovered: g.Recovered - base.Recovered,
+		LostInterrupts: g.LostInterrupts - base.LostInterrupts, Foreign: g.Foreign - base.Foreign,
 	}
 	if err := c.w.Err(); err != nil {
-		r.Ended = err.Error()
+		r.Ended = oneLine(err)
+		var v *VerdictError
+		if errors.As(err, &v) { // the report has it, with its remedy
+			r.Ended = fmt.Sprintf("health was %v (%s)", v.Verdict.State, v.Verdict.Condition)
+		}
 	}
 	return r
 }

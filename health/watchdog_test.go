@@ -375,3 +375,54 @@ func TestStopWaitsForTheProbe(t *testing.T) {
 		require.Equal(t, 0, regs.times(prm.RegMtmp), "no other command after it")
 	})
 }
+
+// The report counts what was answered since the interface was opened; the signals
+// since the monitor looks at it.
+func TestCommandReport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, w := newBAR(t)
+		cmds := &fakeCommands{}
+		cmds.set(func(g *cmdif.Signals) { g.Answered, g.Late, g.Quarantined = 57, 2, 1 })
+		m := watch(t, health.Options{Window: w, Period: time.Second})
+		pause(2500 * time.Millisecond)
+		require.Nil(t, m.Report().Commands)
+
+		// No look has met it yet.
+		require.True(t, m.Adopt(health.Adoption{Owner: true, Commands: cmds}))
+		r := m.Report()
+		require.EqualValues(t, 57, r.Commands.Answered)
+		require.Equal(t, 1, r.Commands.Quarantined)
+		require.Zero(t, r.Commands.Late)
+		require.Zero(t, r.Commands.SignalsSince)
+
+		pause(time.Second)
+		cmds.set(func(g *cmdif.Signals) { g.Answered, g.Late = 60, 3 })
+		pause(time.Second)
+		r = m.Report()
+		require.EqualValues(t, 60, r.Commands.Answered)
+		require.EqualValues(t, 1, r.Commands.Late)
+		require.Equal(t, 3*time.Second, r.Commands.SignalsSince.Sub(r.Started))
+
+		// An interface that a verdict ended names it and does not repeat it.
+		v := r.Verdict
+		cmds.mu.Lock()
+		cmds.err = &health.VerdictError{Device: "x", Verdict: v}
+		cmds.mu.Unlock()
+		require.Equal(t, "health was degraded (late-completions)", m.Report().Commands.Ended)
+		require.EqualValues(t, 60, m.Report().Commands.Answered)
+	})
+}
+
+// Rungs that fail alike are named together.
+func TestRecoverErrorSaysOnce(t *testing.T) {
+	e := &health.RecoverError{Err: health.ErrNotRecovered, Report: health.RecoveryReport{
+		Device: "d", Condition: health.CounterStopped, State: health.Stalled, Remedy: "go on", Rungs: []health.RungReport{
+			{Rung: health.RungReopen, Outcome: health.OutcomeUseless, Reason: "no"},
+			{Rung: health.RungSWReset, Outcome: health.OutcomeFailed, Reason: "it stands"},
+			{Rung: health.RungFLR, Outcome: health.OutcomeFailed, Reason: "it stands"},
+			{Rung: health.RungHotReset, Outcome: health.OutcomeFailed, Reason: "refused"},
+		}}}
+	require.EqualError(t, e, "d: recovery from counter-stopped: the device did not recover (sw-reset, flr: it stands; hot-reset: refused); go on")
+	e.Report.Condition, e.Report.State, e.Report.Rungs = health.OK, health.Healthy, nil
+	require.EqualError(t, e, "d: recovery of a function whose registers look well: the device did not recover; go on")
+}
