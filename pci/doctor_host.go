@@ -14,6 +14,7 @@ type host struct {
 
 	cmd, cpu *string
 	devices  *string
+	serves   *containerOf
 	scanned  bool
 	nodes    map[string][]Holder
 	hidden   int
@@ -71,8 +72,8 @@ func (h *host) virtual() (bool, string) {
 	return false, ""
 }
 
-// container: the root of this process is put together from layers.
-func (h *host) container() bool {
+// layered: the root of this process is put together from layers, a container's.
+func (h *host) layered() bool {
 	for line := range strings.Lines(h.proc("self/mountinfo")) {
 		before, after, ok := strings.Cut(line, " - ") // Linux proc_pid_mountinfo(5)
 		if f := strings.Fields(before); ok && len(f) > 4 && f[4] == "/" {
@@ -98,8 +99,9 @@ func (h *host) holders() (map[string][]Holder, int) {
 
 // modules: in sysfs the driver has a minus sign and the module an underscore.
 // A driver that is built in has no module folder, so the driver is looked for;
-// vfio_iommu_type1 has parameters and hence always a folder. With iommufd there
-// is no further module: vfio itself needs it and has loaded it.
+// vfio_iommu_type1 has parameters and hence always a folder. With iommufd, which
+// may answer on /dev/vfio/vfio too, there is no further module: vfio itself needs
+// it and has loaded it.
 func (d *doctor) modules() {
 	var missing, load []string
 	look := func(path, module string) {
@@ -111,7 +113,17 @@ func (d *doctor) modules() {
 		look(d.o.driverDir(vfioDriver), "vfio-pci")
 	}
 	if d.way.Backend == BackendType1 {
-		look(filepath.Join(d.o.SysRoot, "module/vfio_iommu_type1"), "vfio_iommu_type1")
+		folder := filepath.Join(d.o.SysRoot, "module", typeModule)
+		if _, err := d.o.FS.Stat(folder); err != nil {
+			switch d.h.container() {
+			case containerVFIO:
+				look(folder, typeModule)
+			case containerUnknown:
+				look(folder, typeModule)
+				d.unseen("%s: whether iommufd answers on %s, which then needs no %s", filepath.Join(d.o.ProcRoot, "kallsyms"), d.o.devFile(containerPath), typeModule)
+			case containerIOMMUFD:
+			}
+		}
 	}
 	if len(missing) > 0 {
 		d.found(ModuleMissing, "modprobe -a "+strings.Join(load, " "), "not there: %s", strings.Join(missing, ", "))

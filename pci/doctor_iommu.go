@@ -194,15 +194,19 @@ func (d *doctor) width() {
 // remapping unit begin with IR- (Linux irq_remapping.c, io_apic.c). Elsewhere
 // there is no IO-APIC, and nothing is claimed. Each way in has a switch of its
 // own, a parameter of the module that refuses (Linux vfio_iommu_type1.c,
-// iommufd/device.c).
+// iommufd/device.c). Where iommufd answers on /dev/vfio/vfio, it refuses when the
+// group is asked for the function.
 func (d *doctor) remapping() {
 	if !d.f.guarded() || !d.h.notRemapped() {
 		return
 	}
 	const name = "allow_unsafe_interrupts"
-	module, call := "vfio_iommu_type1", "VFIO_SET_IOMMU"
-	if d.way.Backend == BackendIOMMUFD {
+	module, call := typeModule, "VFIO_SET_IOMMU"
+	switch {
+	case d.way.Backend == BackendIOMMUFD:
 		module, call = "iommufd", "VFIO_DEVICE_BIND_IOMMUFD"
+	case d.h.container() == containerIOMMUFD:
+		module, call = "iommufd", "VFIO_GROUP_GET_DEVICE_FD"
 	}
 	param := filepath.Join(d.o.SysRoot, "module", module, "parameters", name)
 	seen := filepath.Join(d.o.ProcRoot, "interrupts") + ": IO-APIC, not IR-IO-APIC"

@@ -12,7 +12,7 @@ import (
 // are looked at, not opened: the kernel gives a group to one opener only, and a
 // look must not be in anybody's way.
 func (d *doctor) nodes() {
-	if d.f.VFIO != nil && d.h.container() {
+	if d.f.VFIO != nil && d.h.layered() {
 		d.unseen("device rules of this container: a node that shows may be refused all the same; docker run --device passes it in")
 	}
 	if d.has(BackendAbsent) {

@@ -18,7 +18,8 @@ func (d *doctor) unguarded() {
 	again := "sudo mlxvfio doctor " + d.b.String() + " --unsafe-noiommu  # root has it; a container needs "
 	if d.f.IOMMU == nil {
 		d.built()
-	} else if data, err := d.o.FS.ReadFile(d.o.noIOMMUParam()); err != nil || strings.TrimSpace(string(data)) != "Y" {
+	} else if data, err := d.o.FS.ReadFile(d.o.noIOMMUParam()); (err != nil || strings.TrimSpace(string(data)) != "Y") && d.h.container() != containerIOMMUFD {
+		// iommufd answers VFIO_SET_IOMMU without a look at the mode (Linux vfio_compat.c).
 		d.found(NoIOMMUOff, "echo Y > "+d.o.noIOMMUParam()+"  # or mlxvfio bind "+d.b.String()+" --unsafe-noiommu, whose unbind turns it off again",
 			"%s is not Y: VFIO_SET_IOMMU answers ENODEV", d.o.noIOMMUParam())
 	}

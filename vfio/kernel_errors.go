@@ -125,7 +125,9 @@ func setIOMMUError(o KernelOptions, bdf, kind string, err error) error {
 	return e
 }
 
-// openDeviceError explains why the group would not give the function.
+// openDeviceError explains why the group would not give the function. EPERM comes
+// from a container of iommufd alone (IOMMUFD_VFIO_CONTAINER), which binds the
+// function only now (Linux group.c, vfio_df_group_open).
 func openDeviceError(o KernelOptions, bdf string, err error) error {
 	e := &Error{Op: "open function (VFIO_GROUP_GET_DEVICE_FD)", Target: bdf, Err: err}
 	switch {
@@ -138,6 +140,8 @@ func openDeviceError(o KernelOptions, bdf string, err error) error {
 		e.Remedy = "mlxvfio bind " + bdf
 	case errors.Is(err, unix.EBUSY):
 		e.Err = fmt.Errorf("%w: %w", ErrBusy, err)
+	case errors.Is(err, unix.EPERM):
+		e.Remedy, e.Err = notPermitted(o, bdf, err)
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EIO):
 		e.Remedy = "the function did not come out of low power or reset: see dmesg"
 	}

@@ -116,25 +116,10 @@ func driverOrNone(driver string) string {
 // user may take away (iommu.c, require_direct).
 func bindError(o KernelOptions, path, bdf string, err error) error {
 	e := &Error{Op: "bind the function to iommufd (VFIO_DEVICE_BIND_IOMMUFD)", Target: bdf, Err: err}
-	busy := func(who []string, what string) {
-		e.Err = fmt.Errorf("%w, %s %s: %w", ErrBusy, list(who), what, err)
-		e.Remedy = "end it, or share its IOAS when it is this process"
-	}
+	busy := func(who []string, what string) { e.Remedy, e.Err = heldBy(who, what, err) }
 	switch {
 	case errors.Is(err, unix.EPERM):
-		if who := o.blockers(bdf); len(who) > 0 {
-			v := notViable(o, "of the function", bdf)
-			e.Err, e.Remedy = fmt.Errorf("%w: %w", v.Err, err), v.Remedy
-		} else if who := o.groupOpeners(bdf); len(who) > 0 {
-			busy(who, "has its IOMMU group")
-		} else {
-			e.Err = fmt.Errorf("the platform does not isolate interrupts, or another process has the IOMMU group: %w", err)
-			e.Remedy = "enable interrupt remapping (x2APIC in the firmware setup, no intremap=off); " +
-				"or accept that the device can forge interrupts: echo 1 > /sys/module/iommufd/parameters/allow_unsafe_interrupts"
-			if o.unsafeType1() {
-				e.Remedy += "; for the backend type1 that is accepted already"
-			}
-		}
+		e.Remedy, e.Err = notPermitted(o, bdf, err)
 	case errors.Is(err, unix.EBUSY):
 		e.Err = fmt.Errorf("%w: the file of its IOMMU group is open: %w", ErrBusy, err)
 		e.Remedy = "end the process that has it open"
@@ -166,6 +151,28 @@ func bindError(o KernelOptions, path, bdf string, err error) error {
 		e.Err = noSpace(err)
 	}
 	return e.advised()
+}
+
+// heldBy is the reason and the remedy where processes have what is needed.
+func heldBy(who []string, what string, err error) (remedy string, reason error) {
+	return "end it, or share its IOAS when it is this process", fmt.Errorf("%w, %s %s: %w", ErrBusy, list(who), what, err)
+}
+
+// notPermitted finds out why iommufd would not bind a function with EPERM.
+func notPermitted(o KernelOptions, bdf string, err error) (remedy string, reason error) {
+	if who := o.blockers(bdf); len(who) > 0 {
+		v := notViable(o, "of the function", bdf)
+		return v.Remedy, fmt.Errorf("%w: %w", v.Err, err)
+	}
+	if who := o.groupOpeners(bdf); len(who) > 0 {
+		return heldBy(who, "has its IOMMU group", err)
+	}
+	remedy = "enable interrupt remapping (x2APIC in the firmware setup, no intremap=off); " +
+		"or accept that the device can forge interrupts: echo 1 > /sys/module/iommufd/parameters/allow_unsafe_interrupts"
+	if o.unsafeType1() {
+		remedy += "; for the backend type1 that is accepted already"
+	}
+	return remedy, fmt.Errorf("the platform does not isolate interrupts, or another process has the IOMMU group: %w", err)
 }
 
 // unsafeType1 tells whether TYPE1 takes functions whose interrupts are not isolated:

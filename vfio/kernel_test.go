@@ -164,6 +164,20 @@ func tolerated(call string, errno unix.Errno) bool {
 	return false
 }
 
+// A kernel in which iommufd answers on /dev/vfio/vfio asks for isolated interrupts when
+// the group is asked for the function; the switch that accepts it is iommufd's.
+func TestKernelInterruptsOfIOMMUFDsContainer(t *testing.T) {
+	k := newFakeKernel(t)
+	k.failCall("VFIO_GROUP_GET_DEVICE_FD", 1, unix.EPERM)
+	_, err := OpenGroup("0000:01:00.0", k.options())
+	var e *Error
+	require.ErrorAs(t, err, &e)
+	require.ErrorIs(t, err, os.ErrPermission)
+	require.Contains(t, e.Error(), "does not isolate interrupts")
+	require.Contains(t, e.Remedy, "/sys/module/iommufd/parameters/allow_unsafe_interrupts")
+	k.requireClean(t)
+}
+
 // TestKernelErrors: what fails in the field, the error it gives and the remedy it
 // names.
 func TestKernelErrors(t *testing.T) {

@@ -73,6 +73,8 @@ var noIOMMUCases = []Case{
 	}), opt: unsafely, Want: bound(pci.Busy), Seen: "has /dev/vfio/devices/noiommu-vfio0 open", Verdict: "needs its other user gone"},
 	{Name: "no-IOMMU mode, turned off since", spec: override, tree: all(unsafeMode, with(noIOMMUParam, "N\n")), opt: unsafely, Want: bound(pci.NoIOMMUOff),
 		Seen: "$/" + noIOMMUParam + " is not Y: VFIO_SET_IOMMU answers ENODEV", Remedy: "echo Y > $/" + noIOMMUParam, Verdict: "needs no-IOMMU mode on"},
+	{Name: "no-IOMMU mode, turned off since, iommufd's container", kernel: (*Tree).IOMMUFDContainer, spec: override, tree: all(unsafeMode, with(noIOMMUParam, "N\n")), opt: unsafely,
+		Want: bound(), Verdict: "ready"},
 	{Name: "no-IOMMU mode, turned on by somebody", spec: override, tree: all(unsafeMode, gone("run/mlxvfio/noiommu.json")), opt: unsafely, Want: bound(pci.NoIOMMUOn),
 		Remedy: "echo N > $/" + noIOMMUParam, Verdict: "ready"},
 	{Name: "no-IOMMU mode, no type1", spec: override, tree: all(unsafeMode, gone("sys/module/vfio_iommu_type1")), opt: unsafely, Want: bound(), Verdict: "ready"},

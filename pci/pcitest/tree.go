@@ -82,6 +82,7 @@ func New(tb testing.TB) *Tree {
 	t.Write("sys/firmware/acpi/tables/DMAR", "DMAR")
 	t.Write("dev/vfio/vfio", "")
 	t.Write("sys/class/misc/vfio/dev", "10:196\n")
+	t.Write(symbols, ownContainer)
 	t.Write(kconfigGroup, "y")
 	t.charDevices()
 	t.Write("proc/self/uid_map", "         0          0 4294967295\n")
@@ -108,6 +109,26 @@ func (t *Tree) IOMMUFD() {
 	t.charDevices()
 }
 
+// IOMMUFDContainer is a kernel with VFIO_GROUP, IOMMUFD and IOMMUFD_VFIO_CONTAINER,
+// hence without VFIO_CONTAINER, and without VFIO_DEVICE_CDEV: iommufd announces
+// VFIO's misc device and answers on /dev/vfio/vfio (Linux iommufd/main.c); there is
+// no module vfio_iommu_type1. It is for trees without VFIO functions yet.
+func (t *Tree) IOMMUFDContainer() {
+	t.tb.Helper()
+	t.IOMMUFD()
+	t.Remove(kconfigCdev)
+	t.Remove("sys/module/vfio_iommu_type1")
+	t.Write(symbols, noContainer)
+	t.charDevices()
+}
+
+// What /proc/kallsyms has to say: vfio's container.o is in the first kernel only.
+const (
+	symbols      = "proc/kallsyms"
+	noContainer  = "0000000000000000 T iommufd_ctx_from_file\t[iommufd]\n0000000000000000 T vfio_register_group_dev\t[vfio]\n"
+	ownContainer = noContainer + "0000000000000000 T vfio_register_iommu_driver\t[vfio]\n"
+)
+
 // WithoutGroups takes VFIO_GROUP, VFIO_CONTAINER and VFIO_NOIOMMU away: such a
 // kernel has nothing but functions' own files. It is for trees without VFIO
 // functions yet.
@@ -116,6 +137,7 @@ func (t *Tree) WithoutGroups() {
 	for _, name := range []string{kconfigGroup, "sys/class/misc/vfio", "dev/vfio/vfio", "sys/module/vfio_iommu_type1", noIOMMUParam} {
 		t.Remove(name)
 	}
+	t.Write(symbols, noContainer)
 	t.charDevices()
 }
 
