@@ -75,7 +75,7 @@ func (j *judge) ageNote() string {
 	case j.moving:
 		return "; stale: it was there at the first look, the counter moves"
 	}
-	return "; stale: it was there at the first look, and the counter has not been seen moving"
+	return "; stale: it was there at the first look, and the counter has not been seen moving yet"
 }
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

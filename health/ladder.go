@@ -254,10 +254,12 @@ type RecoverError struct {
 
 // Error is one line: what was tried, what came of it, what to do.
 func (e *RecoverError) Error() string {
-	// Rungs that failed for one reason are named together.
+	// Rungs that failed for one reason are named together. Where none was tried, and
+	// one above those allowed would be, the reason is that of the allowed ones.
+	idle := !e.Report.Touched() && e.Report.Next != RungNone && !e.Report.ColdReset
 	var names, reasons []string
 	for _, r := range e.Report.Rungs {
-		if r.Outcome != OutcomeFailed {
+		if r.Outcome != OutcomeFailed && (!idle || r.Outcome == OutcomeNotAllowed || r.Rung > e.Report.MaxLevel) {
 			continue
 		}
 		if i := slices.Index(reasons, r.Reason); i >= 0 {

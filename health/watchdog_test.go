@@ -423,6 +423,8 @@ func TestRecoverErrorSaysOnce(t *testing.T) {
 			{Rung: health.RungHotReset, Outcome: health.OutcomeFailed, Reason: "refused"},
 		}}}
 	require.EqualError(t, e, "d: recovery from counter-stopped: the device did not recover (sw-reset, flr: it stands; hot-reset: refused); go on")
+	e.Report.Rungs, e.Report.MaxLevel, e.Report.Next = e.Report.Rungs[:1], health.RungReopen, health.RungSWReset
+	require.EqualError(t, e, "d: recovery from counter-stopped: the device did not recover (reopen: no); go on", "why nothing was tried")
 	e.Report.Condition, e.Report.State, e.Report.Rungs = health.OK, health.Healthy, nil
 	require.EqualError(t, e, "d: recovery of a function whose registers look well: the device did not recover; go on")
 }

@@ -148,6 +148,9 @@ func newErrorLine(err error, code int) errorLine {
 	}
 	if errors.As(err, &ie) {
 		l.Remedy = ie.remedy
+		if errors.As(ie.bringUp, &se) {
+			l.Stage, l.Pages = se.Stage, &se.Ledger
+		}
 	}
 	if l.Remedy == "" && errors.As(err, &ve) {
 		l.Remedy = ve.Remedy

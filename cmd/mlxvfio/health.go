@@ -53,9 +53,10 @@ func (f *healthFlags) check() error {
 // illError ends a verb with a verdict: the exit code is that of the table of
 // conditions, whatever the causes are.
 type illError struct {
-	code   int
-	remedy string
-	err    error
+	code    int
+	remedy  string
+	err     error
+	bringUp error // where one failed; it does not decide about the exit code
 }
 
 func (e *illError) Error() string { return e.err.Error() }
@@ -65,7 +66,7 @@ func ill(device string, v health.Verdict) error {
 	if v.ExitCode == exitOK {
 		return nil
 	}
-	return &illError{v.ExitCode, v.Remedy, &health.VerdictError{Device: device, Verdict: v}}
+	return &illError{v.ExitCode, v.Remedy, &health.VerdictError{Device: device, Verdict: v}, nil}
 }
 
 // signalled tells whether a signal, not --timeout, ended ctx.

@@ -28,7 +28,7 @@ type patient struct {
 	mon     *health.Monitor
 	ready   chan struct{} // closed when attach holds: the bring-up has ended
 	attach  attachment
-	cancel  context.CancelFunc
+	cancel  context.CancelCauseFunc
 	done    sync.WaitGroup
 
 	mu       sync.Mutex
@@ -47,6 +47,7 @@ type attachment struct {
 	Stage string  `json:"stage,omitempty"`
 	Error string  `json:"error,omitempty"`
 	MS    float64 `json:"bring_up_ms,omitempty"`
+	err   error   // what Error says
 }
 
 // attachPatient opens the way to a function and touches nothing of it.
@@ -98,7 +99,7 @@ func (p *patient) begin(ctx context.Context, o health.Options) error {
 	o.Logger = p.a.logger()
 	o.ProbeLimit = min(p.flags.command, health.DefaultProbeLimit)
 	o.Host = p.a.hostPCI(p.arg)
-	ctx, p.cancel = context.WithCancel(ctx)
+	ctx, p.cancel = context.WithCancelCause(ctx)
 	if p.rec == nil || p.flags.passive {
 		why := "sysfs only reads"
 		if p.rec != nil {
@@ -126,7 +127,7 @@ func (p *patient) approach(ctx context.Context, o health.Options, slow *health.M
 	if v := look.Verdict; err != nil || v.State >= health.Stalled {
 		p.mon = slow
 		close(p.started)
-		why := fmt.Sprintf("not brought up: health is %v (%s): %s", v.State, v.Condition, v.Explanation)
+		why := fmt.Sprintf("not brought up: the first look found it %v (%s)", v.State, v.Condition)
 		if err != nil {
 			why = "not brought up: " + oneLine(err)
 		}
@@ -197,7 +198,7 @@ func (p *patient) open(ctx context.Context, o health.Options) {
 	if err == nil {
 		adopt.Commands = h.Conn()
 	} else {
-		a.Attached, a.Error, a.Why = "window", oneLine(err), "the bring-up failed"
+		a.Attached, a.Error, a.Why, a.err = "window", oneLine(err), "the bring-up failed", err
 		var se *mlxvfio.StageError
 		if errors.As(err, &se) {
 			a.Stage = se.Stage
@@ -254,7 +255,7 @@ func (r registersOf) ReadRegister(ctx context.Context, id prm.RegisterID, image 
 	}
 	h := r.p.rec.HCA()
 	if h == nil {
-		return fmt.Errorf("the function is not up: %w", mlxvfio.ErrClosed)
+		return errNoRegisters
 	}
 	c, ok := h.Cap(prm.CapGeneral)
 	if !ok || !prm.AsCmdHCACap(c.Current).McamReg() {
@@ -262,6 +263,9 @@ func (r registersOf) ReadRegister(ctx context.Context, id prm.RegisterID, image 
 	}
 	return h.Conn().ReadRegister(ctx, id, image)
 }
+
+// errNoRegisters is of a function that was not brought up.
+var errNoRegisters = errors.New("not read, nor are temperature, link and power: the function is not up")
 
 // probeGrace is how long a sick function waits for its first environment.
 const probeGrace = 500 * time.Millisecond
@@ -273,7 +277,7 @@ func (p *patient) settled(ctx context.Context) (health.Report, error) {
 	select {
 	case <-p.ready:
 	case <-ctx.Done():
-		return p.report(), fmt.Errorf("look at the function: %w", context.Cause(ctx))
+		return p.report(), fmt.Errorf("look at the function%s: %w", p.doing(), context.Cause(ctx))
 	}
 	if p.mon == nil {
 		return p.report(), errors.New(p.attach.Why)
@@ -302,6 +306,13 @@ func (p *patient) settled(ctx context.Context) (health.Report, error) {
 			return p.report(), fmt.Errorf("look at the function: %w", context.Cause(ctx))
 		}
 	}
+}
+
+// doing says how far a bring-up has come that goes on.
+func (p *patient) doing() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return ifText(p.stage != "", ", being brought up, stage "+p.stage+" was done last")
 }
 
 // report is the monitor's, or an empty one before there is any.
@@ -345,10 +356,20 @@ func (p *patient) evidence(reason string) *health.Evidence {
 	return e
 }
 
+// errWatchOver ends a bring-up that nobody waits for any more.
+var errWatchOver error = watchOverError{}
+
+type watchOverError struct{}
+
+func (watchOverError) Error() string { return "the watch was over before" }
+
+// Is makes it the cancellation that it is.
+func (watchOverError) Is(target error) bool { return target == context.Canceled }
+
 // close ends the watch and gives the function back, also when ctx is over.
 func (p *patient) close(ctx context.Context) error {
 	if p.cancel != nil {
-		p.cancel()
+		p.cancel(errWatchOver)
 	}
 	p.done.Wait()
 	select {
@@ -366,11 +387,11 @@ func (p *patient) close(ctx context.Context) error {
 
 // closeAfter is close for a function whose verdict is known: one that was lost
 // cannot be given back in good order, and that is no news.
-func (p *patient) closeAfter(ctx context.Context, v health.Verdict) (note string, err error) {
+func (p *patient) closeAfter(ctx context.Context, v health.Verdict) (note closeNote, err error) {
 	err = p.close(ctx)
 	var ce *mlxvfio.CloseError
 	if err != nil && v.State >= health.Stalled && errors.As(err, &ce) {
-		return oneLine(err), nil
+		return newCloseNote(ce), nil
 	}
-	return "", err
+	return closeNote{}, err
 }

@@ -79,8 +79,8 @@ func (a *app) healthDump(ctx context.Context, what string, d dumpArgs) error {
 		sections, err = p.collect(ctx, d.cr)
 	}
 	note, cerr := p.closeAfter(ctx, r.Verdict)
-	if note != "" {
-		a.logger().Warn("giving the function back", "op", "dump", "error", note)
+	if note.full != "" {
+		a.logger().Warn("giving the function back", "op", "dump", "error", note.full)
 	}
 	if err != nil {
 		return errors.Join(err, cerr)

@@ -96,7 +96,7 @@ func (a *app) healthRecover(ctx context.Context, dev string, x recoverArgs) erro
 	if err != nil {
 		return errors.Join(err, p.close(ctx))
 	}
-	res := &recoverResult{Device: dev, Backend: p.info.Backend, attachment: p.attach, Before: r.Verdict, After: r.Verdict, Ledgers: []mlxvfio.PageLedger{}}
+	res := &recoverResult{Device: dev, Backend: p.info.Backend, attachment: p.attach, width: textWidth(p.a.out), Before: r.Verdict, After: r.Verdict, Ledgers: []mlxvfio.PageLedger{}}
 	var rerr error
 	if r.Verdict.State != health.Healthy || p.attach.Error != "" {
 		rerr = p.recover(ctx, x, level, res)
@@ -104,7 +104,7 @@ func (a *app) healthRecover(ctx context.Context, dev string, x recoverArgs) erro
 		res.Note = "the function is well: nothing was done"
 	}
 	note, cerr := p.closeAfter(ctx, res.After)
-	res.GaveBack = note
+	res.GaveBack, res.back = note.full, note.brief
 	res.Ledgers = append(res.Ledgers, p.rec.Ledgers()...)
 	for _, l := range res.Ledgers {
 		if l.Outstanding != 0 {
@@ -152,7 +152,7 @@ func (p *patient) recover(ctx context.Context, x recoverArgs, level health.Rung,
 	if err == nil {
 		return nil
 	}
-	return &illError{exitFailed, rep.Remedy, err}
+	return &illError{exitFailed, rep.Remedy, err, nil}
 }
 
 // afterwards is the verdict once it means something again.
@@ -203,12 +203,18 @@ type recoverResult struct {
 	Ledgers  []mlxvfio.PageLedger `json:"ledgers"`
 	Note     string               `json:"note,omitempty"`
 	GaveBack string               `json:"gave_back,omitempty"`
+
+	back  string // GaveBack beside the verdict
+	width int    // of text
 }
 
 func (r *recoverResult) text(w io.Writer) {
-	fmt.Fprintf(w, "%s: before: %v (%s): %s\n", r.Device, r.Before.State, r.Before.Condition, r.Before.Explanation)
+	say := func(format string, args ...any) {
+		fmt.Fprintln(w, folded(fmt.Sprintf(format, args...), 2, r.width))
+	}
+	say("%s: before: %v (%s): %s", r.Device, r.Before.State, r.Before.Condition, r.Before.Explanation)
 	if r.Attached != "open" {
-		fmt.Fprintf(w, "%s%s\n", r.Why, ifText(r.Error != "", ": "+r.Error))
+		say("%s", r.said(r.Before))
 	}
 	if x := r.Recovery; x != nil {
 		if x.Bundle != "" {
@@ -220,7 +226,10 @@ func (r *recoverResult) text(w io.Writer) {
 			for _, s := range g.Steps {
 				what := s.Note
 				if s.Err != nil {
-					what = "FAILED: " + oneLine(s.Err)
+					what = "FAILED"
+					if why := oneLine(s.Err); !strings.Contains(g.Reason, why) {
+						what += ": " + why
+					}
 				}
 				rows = append(rows, []string{"  " + s.Step, "", fmt.Sprintf("%.1f", milliseconds(s.Took)), what})
 			}
@@ -228,21 +237,26 @@ func (r *recoverResult) text(w io.Writer) {
 				rows = append(rows, []string{"  hits", "", "", f.Name + ifText(f.Self, " (itself)")})
 			}
 		}
-		table(w, rows)
+		foldedTable(w, rows, r.width)
 		switch {
 		case x.Recovered:
-			fmt.Fprintf(w, "recovered by %v in %v%s\n", x.By, x.Took.Round(time.Millisecond), ifText(r.After.State != health.Healthy, ", but not well"))
+			say("recovered by %v in %v%s", x.By, x.Took.Round(time.Millisecond), ifText(r.After.State != health.Healthy, ", but not well"))
 		case x.ColdReset:
-			fmt.Fprintln(w, "not recovered: a cold reset is needed")
+			say("not recovered: a cold reset is needed")
 		default:
-			fmt.Fprintf(w, "not recovered: %s\n", ifText(x.Next != health.RungNone, fmt.Sprintf("next would be %v; ", x.Next))+x.Remedy)
+			named := x.Next == health.RungNone || strings.Contains(x.Remedy, x.Next.String())
+			say("not recovered: %s%s", ifText(!named, fmt.Sprintf("next would be %v; ", x.Next)), x.Remedy)
 		}
 	}
 	if r.Note != "" {
 		fmt.Fprintln(w, r.Note)
 	}
-	fmt.Fprintf(w, "after: %v (%s): %s\n", r.After.State, r.After.Condition, r.After.Explanation)
-	if r.GaveBack != "" {
-		fmt.Fprintf(w, "given back: %s\n", r.GaveBack)
+	if r.After.Condition == r.Before.Condition && r.After.Explanation == r.Before.Explanation {
+		say("after: %v (%s), as before", r.After.State, r.After.Condition)
+	} else {
+		say("after: %v (%s): %s", r.After.State, r.After.Condition, r.After.Explanation)
+	}
+	if r.back != "" {
+		say("given back: %s", r.back)
 	}
 }

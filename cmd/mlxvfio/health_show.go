@@ -42,15 +42,7 @@ func (a *app) healthShow(ctx context.Context, dev string, f healthFlags) error {
 		return errors.Join(err, p.close(ctx))
 	}
 	note, cerr := p.closeAfter(ctx, r.Verdict)
-	return errors.Join(a.print("health/1", p.shown(r, note)), ill(p.arg.text, r.Verdict), p.notUp(), cerr)
-}
-
-// notUp is the error of a bring-up that failed though the registers look well.
-func (p *patient) notUp() error {
-	if p.attach.Error == "" {
-		return nil
-	}
-	return &illError{exitFailed, "", errors.New(p.attach.Error)}
+	return errors.Join(a.print("health/1", p.shown(r, note)), p.sick(r.Verdict), cerr)
 }
 
 // shownHealth is a report with how it was made.
@@ -61,11 +53,15 @@ type shownHealth struct {
 	// GaveBack is why the function could not be given back in good order.
 	GaveBack string `json:"gave_back,omitempty"`
 	health.Report
+
+	back  string // GaveBack beside the verdict
+	width int    // of text
 }
 
-func (p *patient) shown(r health.Report, gaveBack string) *shownHealth {
+func (p *patient) shown(r health.Report, n closeNote) *shownHealth {
 	r.Schema = "" // print says it
-	return &shownHealth{Device: p.arg.text, Backend: p.info.Backend, attachment: p.attach, GaveBack: gaveBack, Report: r}
+	return &shownHealth{Device: p.arg.text, Backend: p.info.Backend, attachment: p.attach, GaveBack: n.full, Report: r,
+		back: n.brief, width: textWidth(p.a.out)}
 }
 
 func (s *shownHealth) text(w io.Writer) {
@@ -78,7 +74,7 @@ func (s *shownHealth) text(w io.Writer) {
 	if s.Attached == "open" {
 		add("watched", "brought up in %.1f ms", s.MS)
 	} else {
-		add("watched", "registers only: %s%s", s.Why, ifText(s.Error != "", ": "+s.Error))
+		add("watched", "registers only: %s", s.said(r.Verdict))
 	}
 	add("health", "%s (%s)", strings.ToUpper(r.Verdict.State.String()), r.Verdict.Condition)
 	add("why", "%s", r.Verdict.Explanation)
@@ -87,10 +83,10 @@ func (s *shownHealth) text(w io.Writer) {
 		add("to be kept", "%s", r.Verdict.Condition.Info().Keeps)
 	}
 	rows = append(rows, readings(r)...)
-	if s.GaveBack != "" {
-		add("given back", "%s", s.GaveBack)
+	if s.back != "" {
+		add("given back", "%s", s.back)
 	}
-	table(w, rows)
+	foldedTable(w, rows, s.width)
 }
 
 // readings are the numbers of a report, a line each.
@@ -101,19 +97,20 @@ func readings(r *health.Report) [][]string {
 	}
 	n := &r.Now
 	const ones = "unknown: it reads all ones"
-	if n.AllOnes {
+	none := func(dword uint32) bool { return r.Counts.Samples > 0 && dword == 0xffffffff }
+	if none(r.Last.Health) {
 		add("counter", "%s; %s", ones, r.Rate.Statement)
 	} else {
 		add("counter", "%d, %s", n.Counter, r.Rate.Statement)
 	}
 	add("looks", "%d, every %v; %d found the counter where it was, %d in a row; a stall is %v", r.Counts.Samples, r.Limits.Period, r.Counts.Missed, r.Counts.MissedRow, r.Limits.Stall)
-	if n.AllOnes {
+	if none(r.Last.NIC) {
 		add("interface", ones)
 	} else {
 		add("interface", "%s", n.NICName)
 	}
 	if b := r.Buffer; b == nil {
-		add("health buffer", "%s", map[bool]string{true: ones, false: "no syndrome"}[n.AllOnes])
+		add("health buffer", "%s", map[bool]string{true: ones, false: "no syndrome"}[none(r.Last.Synd)])
 	} else {
 		add("health buffer", "synd %#x %s%s, ext_synd %#04x%s, rfr %v, crr %v%s%s%s", b.Synd, b.SyndName, ifText(b.SyndText != "", " ("+b.SyndText+")"),
 			b.ExtSynd, ifText(b.ExtSyndClaim != "", " ("+b.ExtSyndClaim+", unproven)"), b.RFR, b.CRR,
@@ -121,11 +118,8 @@ func readings(r *health.Report) [][]string {
 		add("", "assert %#x, exit %#x, callra %#x, time %d, hw_id %#x, irisc %d", b.AssertVar, b.AssertExitPtr, b.AssertCallRA, b.Time, b.HWID, b.IRISCIndex)
 	}
 	if c := r.Commands; c != nil {
-		if c.Ended != "" {
-			add("commands", "ended: %s", c.Ended)
-		} else {
-			add("commands", "%d answered, %d in flight, %d overdue, %d late, %d found by polling", c.Answered, c.InFlight, c.Overdue, c.Late, c.Recovered)
-		}
+		add("commands", "%d answered since the bring-up began, %d in flight, %d overdue; while watched %d late, %d found by polling%s",
+			c.Answered, c.InFlight, c.Overdue, c.Late, c.Recovered, ifText(c.Ended != "", "; ended: "+c.Ended))
 	}
 	if e := r.Environment; e != nil {
 		if t := e.Temperature; t != nil {
@@ -159,6 +153,9 @@ func aerText(a *health.AER) string {
 	}
 	return fmt.Sprintf("AER %d correctable, %d non-fatal, %d fatal", sum(a.Correctable), sum(a.NonFatal), sum(a.Fatal))
 }
+
+// stampWidth is the length of a stamp.
+const stampWidth = len("2006-01-02T15:04:05.000Z")
 
 // stamp is a moment for people.
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }

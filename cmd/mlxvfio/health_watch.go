@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
+	"strings"
 	"time"
 
 	"github.com/mlxvfio/mlxvfio/health"
@@ -64,6 +64,7 @@ type watching struct {
 	p      *patient
 	out    *lineWriter
 	view   *view // nil without a terminal
+	width  int   // of text without one
 	worst  health.Verdict
 	events uint64
 	began  time.Time
@@ -83,7 +84,7 @@ func (a *app) healthWatch(ctx context.Context, dev string, w watchArgs) (err err
 			err = errors.Join(err, p.close(ctx))
 		}
 	}()
-	x := &watching{p: p, out: newLineWriter(a.out), began: time.Now()}
+	x := &watching{p: p, out: newLineWriter(a.out), width: textWidth(a.out), began: time.Now()}
 	if !a.json {
 		x.view = newView(a.out)
 	}
@@ -121,7 +122,7 @@ func (a *app) healthWatch(ctx context.Context, dev string, w watchArgs) (err err
 	if signalled(ctx) {
 		ended = nil // the way a watch ends
 	}
-	return errors.Join(ended, err, ill(p.arg.text, x.worst), x.unknown(r), p.notUp(), cerr, x.out.error())
+	return errors.Join(ended, err, p.sick(x.worst), x.unknown(r), cerr, x.out.error())
 }
 
 // unknown is the error of a watch that was too short.
@@ -204,7 +205,8 @@ func (x *watching) drain(events <-chan health.Event) {
 
 // note keeps the worst verdict.
 func (x *watching) note(v health.Verdict) {
-	if v.State != health.Unknown && (x.worst.Condition == "" || v.State > x.worst.State) {
+	same := v.Condition == x.worst.Condition && v.Since.Equal(x.worst.Since) // what it says may be newer
+	if v.State != health.Unknown && (same || x.worst.Condition == "" || v.State > x.worst.State) {
 		x.worst = v
 	}
 }
@@ -214,11 +216,15 @@ func (x *watching) event(e *health.Event) {
 	if e.Kind == health.EventVerdict {
 		x.note(e.Verdict)
 	}
-	x.say("health-event/1", &eventLine{x.p.arg.text, *e})
+	l := &eventLine{x.p.arg.text, *e}
+	if l.known() && !x.p.a.json {
+		return
+	}
+	x.say("health-event/1", l)
 }
 
 func (x *watching) attached() {
-	x.say("health-attach/1", &attachLine{x.p.arg.text, x.p.attach})
+	x.say("health-attach/1", &attachLine{x.p.arg.text, x.p.attach, x.p.report().Verdict})
 }
 
 func (x *watching) refresh() {
@@ -242,12 +248,12 @@ func (x *watching) say(schema string, r lineResult) {
 		x.view.remember(r.line())
 		x.refresh()
 	default:
-		x.out.put([]byte(r.line() + "\n"))
+		x.out.put([]byte(folded(r.line(), stampWidth+1, x.width) + "\n"))
 	}
 }
 
 // finish is the last line: the report.
-func (x *watching) finish(r health.Report, note string) {
+func (x *watching) finish(r health.Report, note closeNote) {
 	x.note(r.Verdict)
 	e := &ending{shownHealth: x.p.shown(r, note), Worst: x.worst, Events: x.events, Dropped: x.out.lost()}
 	if x.view != nil {
@@ -275,19 +281,25 @@ func (b *beginning) line() string {
 type attachLine struct {
 	Device string `json:"device"`
 	attachment
+	verdict health.Verdict // beside which it stands
 }
 
 func (l *attachLine) line() string {
 	if l.Attached == "open" {
 		return fmt.Sprintf("%s brought up in %.1f ms", stamp(time.Now()), l.MS)
 	}
-	return fmt.Sprintf("%s registers only: %s%s", stamp(time.Now()), l.Why, ifText(l.Error != "", ": "+l.Error))
+	return fmt.Sprintf("%s registers only: %s", stamp(time.Now()), l.said(l.verdict))
 }
 
 // eventLine is an event.
 type eventLine struct {
 	Device string `json:"device"`
 	health.Event
+}
+
+// known tells whether the line of the verdict, of the same look, has said it.
+func (l *eventLine) known() bool {
+	return l.Kind == health.EventSyndrome && l.At.Equal(l.Verdict.Since) && strings.Contains(l.Verdict.Explanation, l.Detail)
 }
 
 func (l *eventLine) line() string {
@@ -308,6 +320,7 @@ type ending struct {
 
 func (e *ending) line() string {
 	r := &e.Report
-	return fmt.Sprintf("%s ended: %v (%s), worst %v (%s); %d looks, %s%s%s", stamp(r.At), r.Verdict.State, r.Verdict.Condition, e.Worst.State, dash(string(e.Worst.Condition)),
-		r.Counts.Samples, r.Rate.Statement, ifText(e.GaveBack != "", "; "+e.GaveBack), ifText(e.Dropped > 0, fmt.Sprintf("; %d lines were lost", e.Dropped)))
+	return fmt.Sprintf("%s ended%s: %v (%s), worst %v (%s); %d looks, %s%s%s", stamp(r.At), ifText(e.Error != "", ", not brought up"),
+		r.Verdict.State, r.Verdict.Condition, e.Worst.State, dash(string(e.Worst.Condition)),
+		r.Counts.Samples, r.Rate.Statement, ifText(e.back != "", "; "+e.back), ifText(e.Dropped > 0, fmt.Sprintf("; %d lines were lost", e.Dropped)))
 }
