@@ -3,6 +3,7 @@ package health
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -262,11 +263,12 @@ func (e *RecoverError) Error() string {
 		if r.Outcome != OutcomeFailed && (!idle || r.Outcome == OutcomeNotAllowed || r.Rung > e.Report.MaxLevel) {
 			continue
 		}
-		if i := slices.Index(reasons, r.Reason); i >= 0 {
+		why := r.brief()
+		if i := slices.Index(reasons, why); i >= 0 {
 			names[i] += ", " + r.Rung.String()
 			continue
 		}
-		names, reasons = append(names, r.Rung.String()), append(reasons, r.Reason)
+		names, reasons = append(names, r.Rung.String()), append(reasons, why)
 	}
 	var tried []string
 	for i := range names {
@@ -287,6 +289,19 @@ func (e *RecoverError) Error() string {
 		s += "; " + e.Report.Remedy
 	}
 	return s
+}
+
+// brief is Reason; for a command that was not answered without the remedy of its
+// error, since the report has one.
+func (r *RungReport) brief() string {
+	if n := len(r.Steps); n > 0 {
+		s := &r.Steps[n-1]
+		var te *cmdif.TimeoutError
+		if errors.As(s.Err, &te) && te.Slot >= 0 {
+			return fmt.Sprintf("%s: %v(0x%x) was not answered", s.Step, te.Opcode, uint16(te.Opcode))
+		}
+	}
+	return r.Reason
 }
 
 // Unwrap gives Err, then what the steps answered.

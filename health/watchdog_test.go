@@ -412,19 +412,3 @@ func TestCommandReport(t *testing.T) {
 		require.EqualValues(t, 60, m.Report().Commands.Answered)
 	})
 }
-
-// Rungs that fail alike are named together.
-func TestRecoverErrorSaysOnce(t *testing.T) {
-	e := &health.RecoverError{Err: health.ErrNotRecovered, Report: health.RecoveryReport{
-		Device: "d", Condition: health.CounterStopped, State: health.Stalled, Remedy: "go on", Rungs: []health.RungReport{
-			{Rung: health.RungReopen, Outcome: health.OutcomeUseless, Reason: "no"},
-			{Rung: health.RungSWReset, Outcome: health.OutcomeFailed, Reason: "it stands"},
-			{Rung: health.RungFLR, Outcome: health.OutcomeFailed, Reason: "it stands"},
-			{Rung: health.RungHotReset, Outcome: health.OutcomeFailed, Reason: "refused"},
-		}}}
-	require.EqualError(t, e, "d: recovery from counter-stopped: the device did not recover (sw-reset, flr: it stands; hot-reset: refused); go on")
-	e.Report.Rungs, e.Report.MaxLevel, e.Report.Next = e.Report.Rungs[:1], health.RungReopen, health.RungSWReset
-	require.EqualError(t, e, "d: recovery from counter-stopped: the device did not recover (reopen: no); go on", "why nothing was tried")
-	e.Report.Condition, e.Report.State, e.Report.Rungs = health.OK, health.Healthy, nil
-	require.EqualError(t, e, "d: recovery of a function whose registers look well: the device did not recover; go on")
-}
