@@ -66,6 +66,7 @@ type madeObject struct {
 	what    string
 	destroy func(ctx context.Context) error
 	release func() error
+	gone    func() bool // whether its owner has given it back already; nil: no
 }
 
 const (
@@ -138,7 +139,7 @@ func (d *DataPath) openChannel(ctx context.Context) (*queues.EQ, error) {
 }
 
 func (d *DataPath) push(what string, destroy func(context.Context) error, release func() error) {
-	d.made = append(d.made, madeObject{what, destroy, release})
+	d.made = append(d.made, madeObject{what: what, destroy: destroy, release: release})
 }
 
 // HCA is the function it belongs to.
@@ -197,7 +198,8 @@ func (d *DataPath) addCQ(ctx context.Context, name string) (*queues.CQ, error) {
 }
 
 // QP creates a queue pair with the DataPath's protection domain, doorbell page and,
-// where the options name none, CQ. It is destroyed with the DataPath.
+// where the options name none, CQ. It is destroyed with the DataPath, unless its
+// owner has done so before.
 func (d *DataPath) QP(ctx context.Context, o queues.QPOptions) (*queues.QP, error) {
 	o.PD, o.UAR = d.pd, d.uar
 	if o.SendCQ == nil {
@@ -213,7 +215,8 @@ func (d *DataPath) QP(ctx context.Context, o queues.QPOptions) (*queues.QP, erro
 	if err != nil {
 		return nil, err
 	}
-	d.push("queue pair", q.Destroy, q.Release)
+	d.made = slices.DeleteFunc(d.made, func(o madeObject) bool { return o.gone != nil && o.gone() })
+	d.made = append(d.made, madeObject{"queue pair", q.Destroy, q.Release, q.Destroyed})
 	return q, nil
 }
 
@@ -223,15 +226,21 @@ func (d *DataPath) Conn(q *queues.QP) atomics.Conn {
 }
 
 // Connect makes a queue pair on each of two DataPaths, of one function or of two
-// that share a network, and connects them. Both may be the same DataPath.
+// that share a network, and connects them. Both may be the same DataPath. When that
+// fails, what was made is destroyed, now or with its DataPath.
 func Connect(ctx context.Context, from, to *DataPath, o queues.QPOptions) (a, b *queues.QP, err error) {
 	if a, err = from.QP(ctx, o); err != nil {
 		return nil, nil, err
 	}
 	if b, err = to.QP(ctx, o); err != nil {
+		_ = a.Destroy(ctx)
 		return nil, nil, err
 	}
-	return a, b, queues.ConnectPair(ctx, a, b, queues.ConnectOptions{})
+	if err := queues.ConnectPair(ctx, a, b, queues.ConnectOptions{}); err != nil {
+		_, _ = a.Destroy(ctx), b.Destroy(ctx)
+		return nil, nil, err
+	}
+	return a, b, nil
 }
 
 // Idle is what to call while there is nothing to poll on any of the DataPaths: it
@@ -338,13 +347,13 @@ func (e *StuckError) Error() string {
 	return fmt.Sprintf("data path %s: work is outstanding and nothing has completed for %v; look at the port, the peer and the states of the queue pairs (QUERY_QP)", e.Name, e.After)
 }
 
-// Close gives everything back, newest first: firmware first, then the memory. If
-// firmware does not give an object back, Close stops there; HCA.Close then cuts
-// the device off and frees the rest. A second call does nothing.
+// Close gives everything back that its owner has not, newest first: firmware first,
+// then the memory. If firmware does not give an object back, Close stops there;
+// HCA.Close then cuts the device off and frees the rest. A second call does nothing.
 func (d *DataPath) Close(ctx context.Context) error {
 	for len(d.made) > 0 {
 		o := d.made[len(d.made)-1]
-		if err := o.destroy(ctx); err != nil {
+		if err := o.destroy(ctx); err != nil && !errors.Is(err, queues.ErrDestroyed) {
 			return fmt.Errorf("close data path %s: give back the %s: %w", d.o.Name, o.what, err)
 		}
 		d.made = d.made[:len(d.made)-1]

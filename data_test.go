@@ -9,6 +9,7 @@ import (
 
 	"github.com/mlxvfio/mlxvfio"
 	"github.com/mlxvfio/mlxvfio/atomics"
+	"github.com/mlxvfio/mlxvfio/cmdif"
 	"github.com/mlxvfio/mlxvfio/initseg"
 	"github.com/mlxvfio/mlxvfio/queues"
 	"github.com/mlxvfio/mlxvfio/sim"
@@ -43,6 +44,65 @@ func TestDataPathGivesBack(t *testing.T) {
 				closed(t, h, c)
 			}
 		}
+	}
+}
+
+// What an owner of queue pairs, or of all that a DataPath is made of, has given back
+// by himself is not in the way of Close, and the pages still come home.
+func TestDataPathGivenBackByOwner(t *testing.T) {
+	for _, vectors := range []int{0, 1} {
+		for _, by := range []string{"itself", "function"} {
+			h, d, c := dataPath(t, "sim:cx5", vectors, mlxvfio.DataOptions{})
+			ctx := t.Context()
+			a, b, err := mlxvfio.Connect(ctx, d, d, queues.QPOptions{})
+			require.NoError(t, err)
+			require.False(t, a.Destroyed())
+			require.NoError(t, a.Destroy(ctx))
+			require.True(t, a.Destroyed())
+			err = a.Destroy(ctx)
+			require.ErrorIs(t, err, queues.ErrDestroyed)
+			require.ErrorIs(t, err, vfio.ErrClosed)
+			if by == "itself" {
+				require.NoError(t, b.Destroy(ctx))
+				require.NoError(t, d.CQ().Destroy(ctx))
+				require.NoError(t, d.Channel().Close(ctx))
+				require.NoError(t, d.PD().Free(ctx))
+				require.NoError(t, d.UAR().Free(ctx))
+				require.NoError(t, d.Close(ctx))
+			}
+			closed(t, h, c)
+		}
+	}
+}
+
+// A DataPath does not grow with the queue pairs that come and go.
+func TestDataPathForgetsDestroyed(t *testing.T) {
+	h, d, c := dataPath(t, "sim:cx5", 0, mlxvfio.DataOptions{})
+	var made int
+	for i := range 20 {
+		a, b, err := mlxvfio.Connect(t.Context(), d, d, queues.QPOptions{})
+		require.NoError(t, err)
+		if i == 0 {
+			made = d.Made()
+		}
+		require.Equal(t, made, d.Made())
+		require.NoError(t, b.Destroy(t.Context()))
+		require.NoError(t, a.Destroy(t.Context()))
+	}
+	closed(t, h, c)
+}
+
+// A connection that fails leaves no queue pair, on either side.
+func TestConnectFails(t *testing.T) {
+	for _, fault := range []string{"CREATE_QP#2", "INIT2RTR_QP#1", "INIT2RTR_QP#2", "RTR2RTS_QP#2"} {
+		h, d, c := dataPath(t, "sim:cx5,fault=status@"+fault+"=BAD_RES_STATE_ERR", 0, mlxvfio.DataOptions{})
+		a, b, err := mlxvfio.Connect(t.Context(), d, d, queues.QPOptions{})
+		var ce *cmdif.CommandError
+		require.ErrorAs(t, err, &ce, fault)
+		require.Nil(t, a)
+		require.Nil(t, b)
+		require.Zero(t, c.State(0).QPs, fault)
+		closed(t, h, c)
 	}
 }
 

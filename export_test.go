@@ -6,3 +6,6 @@ func (o *Options) PlantLeak(stage string) { o.skipUndo = stage }
 
 // RouteHeader is what judges the route header of a datagram.
 var RouteHeader = routeHeader
+
+// Made is how many objects the DataPath will give back.
+func (d *DataPath) Made() int { return len(d.made) }

@@ -18,7 +18,9 @@ var (
 	ErrCQE = errors.New("the completion cannot be used")
 	// ErrUnknownQueue: an entry names a queue pair that is not attached.
 	ErrUnknownQueue = errors.New("the completion is of a queue pair that is not attached to this CQ")
-	// ErrNotOutstanding: an entry names a WQE that is not outstanding.
+	// ErrNotOutstanding: an entry names a WQE that is not outstanding. The success
+	// of a send WQE is looked up by the bits of its counter that name a block of the
+	// ring, as drivers do; the bits above, the pass, are compared for all others.
 	ErrNotOutstanding = errors.New("the completion is of a WQE that is not outstanding")
 )
 

@@ -437,7 +437,7 @@ func (q *QP) State() prm.QPState { return prm.QPState(q.state.Load() & 0xff) }
 // Destroy takes the queue pair from firmware (opcode 0x501), drops its completions
 // that nobody has polled, and frees its memory. If firmware refuses, the memory
 // stays: the device may use it until it is reset; Release frees it then. A second
-// call answers vfio.ErrClosed.
+// call answers ErrDestroyed.
 func (q *QP) Destroy(ctx context.Context) error {
 	op := fmt.Sprintf("destroy the queue pair %s (QPN %#x)", q.o.Name, q.number)
 	err := q.life.destroy(op, func() error {
@@ -453,6 +453,10 @@ func (q *QP) Destroy(ctx context.Context) error {
 	q.detach((*CQRing).Detach)
 	return q.mem.free()
 }
+
+// Destroyed tells whether firmware has given the queue pair back, or Release was
+// called. It is safe for concurrent use.
+func (q *QP) Destroyed() bool { return !q.life.alive() }
 
 // Release frees the memory without telling firmware: only for a device that was
 // reset, is disabled, or cannot reach memory any more. A second call does nothing.

@@ -16,6 +16,8 @@ var (
 	ErrForeign = errors.New("belongs to something else")
 	// ErrMissing: an object that is needed was not given.
 	ErrMissing = errors.New("is missing")
+	// ErrDestroyed: it was destroyed before. It is a vfio.ErrClosed.
+	ErrDestroyed = fmt.Errorf("%w: it was destroyed before", vfio.ErrClosed)
 )
 
 // ObjectError says that something was refused before any command was sent: an
@@ -24,7 +26,7 @@ type ObjectError struct {
 	Op     string // what was attempted: "create a memory key"
 	Field  string // the option or object at fault
 	Detail string // the numbers, and the remedy
-	Err    error  // vfio.ErrRange, vfio.ErrClosed, vfio.ErrNotSupported, ErrInUse, ErrForeign, ErrMissing
+	Err    error  // vfio.ErrRange, vfio.ErrClosed, vfio.ErrNotSupported, ErrInUse, ErrForeign, ErrMissing, ErrDestroyed
 }
 
 // Error is one line: operation, field, cause, numbers and remedy.
@@ -82,14 +84,17 @@ func (r *refs) alive() bool {
 }
 
 // destroy runs the command that ends the object, once at a time. An object that
-// is gone answers vfio.ErrClosed, one with users ErrInUse; neither reaches the
+// is gone answers ErrDestroyed, one with users ErrInUse; neither reaches the
 // device.
 func (r *refs) destroy(op string, command func() error) error {
 	r.mu.Lock()
 	switch {
-	case r.dead || r.ending:
+	case r.dead:
 		r.mu.Unlock()
-		return refuse(op, "", vfio.ErrClosed, "it was destroyed before")
+		return refuse(op, "", ErrDestroyed, "")
+	case r.ending:
+		r.mu.Unlock()
+		return refuse(op, "", vfio.ErrClosed, "another caller is destroying it")
 	case r.users > 0:
 		n := r.users
 		r.mu.Unlock()

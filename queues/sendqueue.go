@@ -10,7 +10,7 @@ import (
 
 // SendQueueConfig is what a send queue is made of.
 type SendQueueConfig struct {
-	// QPN is the number of the queue pair.
+	// QPN is the number of the queue pair, 24 bits.
 	QPN uint32
 	// Ring is 64 << LogWQEBB bytes that the device reads WQEs from.
 	Ring vfio.Mem
@@ -19,8 +19,8 @@ type SendQueueConfig struct {
 	Record vfio.Mem
 	// LogWQEBB is log2 of the number of 64-byte blocks, 0 … 15.
 	LogWQEBB uint8
-	// MaxWQE is the largest WQE in bytes (capability max_wqe_sz_sq); 0 and
-	// anything above MaxWQEBytes mean MaxWQEBytes.
+	// MaxWQE is the largest WQE in bytes (capability max_wqe_sz_sq), at least
+	// MinWQEBytes; 0 and anything above MaxWQEBytes mean MaxWQEBytes.
 	MaxWQE int
 	// UAR is the page whose register is rung. Nil puts a page of ordinary memory
 	// in its place: the queue then works without a device.
@@ -86,8 +86,14 @@ func NewSendQueue(c SendQueueConfig) (*SendQueue, error) {
 		return nil, fmt.Errorf("make a send queue of %d blocks: %w: the ring has %d bytes and needs %d, the record has %d and needs %d",
 			size, vfio.ErrRange, c.Ring.Len(), size*WQEBB, c.Record.Len(), RecordSize)
 	}
-	if c.MaxWQE <= 0 || c.MaxWQE > MaxWQEBytes {
+	if c.QPN>>24 != 0 {
+		return nil, fmt.Errorf("make a send queue of queue pair %#x: %w; a number has 24 bits", c.QPN, vfio.ErrRange)
+	}
+	if c.MaxWQE == 0 || c.MaxWQE > MaxWQEBytes {
 		c.MaxWQE = MaxWQEBytes
+	}
+	if c.MaxWQE < MinWQEBytes {
+		return nil, fmt.Errorf("make a send queue for WQEs of at most %d bytes: %w; some forms have %d in any case", c.MaxWQE, vfio.ErrRange, MinWQEBytes)
 	}
 	rec := newRecord(c.Record)
 	bell := newDoorbell(c.UAR, rec, recordSend, UARBlueFlame)

@@ -216,6 +216,9 @@ func TestSendQueueConfig(t *testing.T) {
 		{LogWQEBB: 16, Ring: ring, Record: rec},
 		{LogWQEBB: 3, Ring: ring, Record: rec},
 		{LogWQEBB: 4, Ring: ring, Record: vfio.MemOf(make([]byte, 4))},
+		{LogWQEBB: 4, Ring: ring, Record: rec, QPN: 1 << 24},
+		{LogWQEBB: 4, Ring: ring, Record: rec, MaxWQE: MinWQEBytes - 1},
+		{LogWQEBB: 4, Ring: ring, Record: rec, MaxWQE: -1},
 	} {
 		_, err := NewSendQueue(c)
 		require.ErrorIs(t, err, vfio.ErrRange)

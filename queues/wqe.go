@@ -15,6 +15,9 @@ const (
 	wqeUnit = 16
 	// maxDS is the largest ctrl.ds, a 6-bit field (ruling W4).
 	maxDS = 63
+	// MinWQEBytes is the largest WQE of a fixed form: a masked compare-and-swap of 8
+	// bytes. No device is known to take less.
+	MinWQEBytes = 5 * wqeUnit
 	// MaxWQEBytes is the largest WQE any device takes: 63 units of 16 bytes.
 	MaxWQEBytes = maxDS * wqeUnit
 )

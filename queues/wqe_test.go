@@ -298,11 +298,11 @@ func TestLargestWQEs(t *testing.T) {
 	for i := range long {
 		long[i] = SGE{Addr: uint64(i), Len: 1, LKey: uint32(i)}
 	}
-	for _, limit := range []int{64, 512, 1008, 1024, 0} {
+	for _, limit := range []int{MinWQEBytes, 512, 1008, 1024, 0} {
 		q, err := NewSendQueue(SendQueueConfig{LogWQEBB: 6, MaxWQE: limit, Ring: vfio.MemOf(make([]byte, 4096)), Record: vfio.MemOf(make([]byte, 8))})
 		require.NoError(t, err)
 		units := 63
-		if limit == 64 || limit == 512 {
+		if limit == MinWQEBytes || limit == 512 {
 			units = limit / 16
 		}
 		require.NoError(t, q.SendV(1, 0, long[:units-1]))
