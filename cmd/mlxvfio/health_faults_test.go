@@ -131,7 +131,7 @@ func TestHealthFaults(t *testing.T) {
 		wg.Go(func() {
 			places <- struct{}{}
 			defer func() { <-places }()
-			watched[i] = quick("health", "watch", dev, "--for", "3s", "--period", "50ms", "--command-timeout", "500ms", "--json")
+			watched[i] = quick("health", "watch", dev, "--for", "6s", "--period", "50ms", "--command-timeout", "500ms", "--json") // three times what a stall takes
 		})
 		from, to := health.RungReopen, s.rung
 		switch {
