@@ -69,9 +69,15 @@ func (c *Chip) JoinLink(path string) (*LinkPort, error) {
 	return p, nil
 }
 
+// linkPathMost is what a UNIX socket's name takes, with its NUL (Linux unix(7)).
+const linkPathMost = 107
+
 // first finds out which end this is: it connects where someone listens, and
 // listens where nobody does.
 func (p *LinkPort) first() (net.Conn, error) {
+	if len(p.path) > linkPathMost {
+		return nil, &LinkError{What: p.path, Why: fmt.Sprintf("a socket's path has at most %d bytes, this one %d", linkPathMost, len(p.path)), Err: syscall.ENAMETOOLONG, Remedy: "use a shorter path"}
+	}
 	for range 10 {
 		conn, err := net.Dial("unix", p.path)
 		if err == nil {
@@ -101,7 +107,7 @@ func (p *LinkPort) first() (net.Conn, error) {
 			return nil, nil
 		}
 		if !errors.Is(err, syscall.EADDRINUSE) {
-			return nil, &LinkError{What: p.path, Why: "nothing can listen there", Err: err, Remedy: "choose a path in a folder that exists and is writable, of at most 100 bytes"}
+			return nil, &LinkError{What: p.path, Why: "nothing can listen there", Err: err, Remedy: "choose a path in a folder that exists and is writable"}
 		}
 		time.Sleep(linkDialMin) // another process came first: connect to it
 	}

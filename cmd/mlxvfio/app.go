@@ -114,7 +114,7 @@ Exit codes:
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		Args:              noVerb,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+		PersistentPreRunE: func(cmd *cobra.Command, args []string) error {
 			if _, err := parseLevel(a.logLevel); err != nil {
 				return err
 			}
@@ -126,6 +126,9 @@ Exit codes:
 			}
 			if a.commandSlots < 0 {
 				return usagef("--command-slots %d is negative", a.commandSlots)
+			}
+			if err := a.checkFlags(cmd, args); err != nil {
+				return err
 			}
 			if a.timeout > 0 {
 				ctx, cancel := context.WithTimeoutCause(cmd.Context(), a.timeout, &timeUpError{a.timeout})

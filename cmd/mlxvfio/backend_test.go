@@ -11,7 +11,7 @@ import (
 func TestBackend(t *testing.T) {
 	refuses(t, cli(t, "info", "sim", "--backend", "nosuch"), exitUsage, "nosuch", "auto, iommufd, type1, noiommu")
 	refuses(t, cli(t, "info", "sim", "--backend", "iommufd"), exitUsage, "--backend iommufd", "not for sim")
-	works(t, "info", "sim", "--backend", "auto", "--unsafe-noiommu")
+	works(t, "info", "sim", "--backend", "auto")
 
 	_, where := machine(t)
 	require.Equal(t, exitOK, cliOn(t, where, "bind", testBDF).code)

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -159,6 +161,9 @@ func ask(ctx context.Context, path, line string) (answer, refused string, err er
 	defer cancel()
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", path)
+	if st, serr := os.Stat(path); err != nil && serr == nil && st.Mode()&fs.ModeSocket == 0 {
+		return "", "", &unavailable{fmt.Errorf("%s: it is no socket; give the path that mlxvfio serve --control made", path)}
+	}
 	if err != nil {
 		return "", "", &unavailable{fmt.Errorf("%s: no model listens there: %w; start it with mlxvfio serve --control %s", path, err, path)}
 	}

@@ -24,7 +24,7 @@ const (
 	exitOK          = 0
 	exitFailed      = 1 // the operation or device failed, or time ran out
 	exitUsage       = 2 // usage, an unknown profile or fault included
-	exitUnavailable = 3 // not found, no permission, busy, no IOMMU
+	exitUnavailable = 3 // not found, no permission, busy or taken, no IOMMU
 	exitUnsupported = 4 // not supported by this device
 	exitInterrupted = 130
 )
@@ -36,8 +36,8 @@ var exits = []struct {
 }{
 	{exitOK, "done; healthy; equal"},
 	{exitFailed, "the operation or the device failed, a check failed, a guarantee is broken, what was compared differs, or time ran out"},
-	{exitUsage, "usage: no such verb, flag, device word, profile, fault, field or stage"},
-	{exitUnavailable, "not found, no permission, busy, or no IOMMU"},
+	{exitUsage, "usage: no such verb, flag, device word, profile, fault, field or stage; a flag where it means nothing"},
+	{exitUnavailable, "not found, no permission, busy or taken, or no IOMMU"},
 	{exitUnsupported, "not supported by this device"},
 	{exitInterrupted, "interrupted by a signal; the device was given back"},
 }
@@ -69,7 +69,7 @@ func exitCode(err error) int {
 		return exitOK
 	case errors.As(err, &ie):
 		return ie.code
-	case errors.As(err, &ue), errors.As(err, &su), errors.Is(err, pci.ErrBadBDF):
+	case errors.As(err, &ue), errors.As(err, &su), errors.Is(err, pci.ErrBadBDF), errors.Is(err, syscall.ENAMETOOLONG):
 		return exitUsage
 	case errors.As(err, &na), isAny(err, notForUs):
 		return exitUnavailable
@@ -79,11 +79,11 @@ func exitCode(err error) int {
 	return exitFailed
 }
 
-// notForUs: not found, no permission, busy, no IOMMU.
+// notForUs: not found, no permission, busy or taken, no IOMMU.
 var notForUs = []error{
 	vfio.ErrNotFound, vfio.ErrBusy, vfio.ErrNoIOMMU, tracer.ErrBusy,
 	pci.ErrNotFound, pci.ErrPermission, pci.ErrBusy, pci.ErrNoIOMMU, pci.ErrGroupNotViable, pci.ErrNoDriver,
-	fs.ErrNotExist, fs.ErrPermission,
+	fs.ErrNotExist, fs.ErrPermission, syscall.EISDIR, syscall.ENOTDIR, syscall.EROFS,
 	syscall.ENODEV, syscall.EBUSY, syscall.ECONNREFUSED, syscall.EADDRINUSE,
 }
 

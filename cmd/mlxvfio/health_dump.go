@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"time"
@@ -59,8 +60,14 @@ func (a *app) healthDump(ctx context.Context, what string, d dumpArgs) error {
 		}
 		return a.printBox(what, b, d.section)
 	}
+	if st, err := os.Stat(what); err == nil {
+		return &unavailable{fmt.Errorf("%s: no regular file (%v), hence no black box", what, st.Mode())}
+	}
 	if strings.ContainsRune(what, '/') && !strings.Contains(what, ":") {
 		return &unavailable{fmt.Errorf("%s: no such file", what)}
+	}
+	if _, err := parseDev(what); err != nil && !strings.ContainsAny(what, ":,") {
+		return usagef("%q is no device (0000:3b:00.0, vfio-user:PATH, sysfs:BDF, sim[:PROFILE]) and no file", what)
 	}
 	if d.out != "" && d.section != "" {
 		return usagef("--out writes a whole bundle: --section NAME is for printing")
@@ -89,6 +96,9 @@ func (a *app) healthDump(ctx context.Context, what string, d dumpArgs) error {
 		return errors.Join(a.printBox(what, &blackbox.Bundle{Version: blackbox.Version, Began: time.Now(), Sections: sections}, d.section), cerr)
 	}
 	if err := blackbox.Write(d.out, sections, blackbox.Options{}); err != nil {
+		if errors.Is(err, fs.ErrExist) { // something else is there
+			err = &unavailable{err}
+		}
 		return errors.Join(err, cerr)
 	}
 	return errors.Join(a.print("health-dump/1", newDumped(p, d.out, r.Verdict, sections)), cerr)

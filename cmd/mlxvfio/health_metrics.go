@@ -15,7 +15,10 @@ import (
 // checkMetricsAddress refuses an address that other hosts can reach, unless that is
 // asked for: the endpoint has no protection.
 func checkMetricsAddress(addr string, public bool) error {
-	host, _, err := net.SplitHostPort(addr)
+	host, port, err := net.SplitHostPort(addr)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
 	if err != nil {
 		return usagef("--metrics %q: want HOST:PORT, such as 127.0.0.1:9750", addr)
 	}

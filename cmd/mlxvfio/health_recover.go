@@ -60,6 +60,7 @@ ends healthy. The rungs:
 	completes(c, "blackbox", aFile)
 	c.Flags().BoolVar(&r.noBox, "no-blackbox", false, "save none")
 	c.Flags().DurationVar(&r.limit, "rung-timeout", 0, "`TIME` that one rung may take (default: what the rung needs, 90s or 150s)")
+	positive(c, "rung-timeout")
 	c.Flags().BoolVar(&r.others, "others", false, "allow hot-reset and mfrl to reset the other functions of the slot, whoever uses them")
 	return c
 }

@@ -36,6 +36,7 @@ hold the watch up: lines are dropped then, and counted.`
 		"mlxvfio health watch 0000:3b:00.0 --metrics 127.0.0.1:9750 --blackbox box", "for Prometheus, with a black box")
 	w.add(c, health.DefaultPeriod)
 	c.Flags().DurationVar(&w.limit, "for", 0, "end after this `TIME` (default: watch until a signal comes)")
+	positive(c, "for")
 	c.Flags().BoolVar(&w.once, "once", false, "end as soon as it is known how the function is")
 	c.Flags().StringVar(&w.metrics, "metrics", "", "serve Prometheus metrics at http://`ADDR`/metrics, such as 127.0.0.1:9750")
 	c.Flags().BoolVar(&w.public, "metrics-public", false, "allow --metrics an address that others can reach; nothing protects it")

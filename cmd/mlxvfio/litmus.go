@@ -42,6 +42,7 @@ A guarantee that is broken is named, with the fault that shows, and the exit cod
 	c.Flags().DurationVar(&f.length, "for", 0, "go on with further runs for this `TIME`, and bound each by it (default: one run of at most 50s)")
 	c.Flags().Uint64Var(&f.seed, "seed", 1, "`NUMBER` that decides operations and places")
 	c.Flags().IntVar(&f.queues, "queues", 0, "use `N` queue pairs of each host (default 4, with a peer 2)")
+	positive(c, "runs", "for", "queues")
 	c.Flags().BoolVar(&f.plainWrites, "plain-writes", false, "switch atomic writes off in the responder, to see the difference")
 	return c
 }

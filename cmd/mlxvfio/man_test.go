@@ -80,7 +80,7 @@ func TestManRefuses(t *testing.T) {
 	require.Equal(t, exitUsage, cli(t, "man", "info", "--json").code)
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	refuses(t, cli(t, "man", "--dir", filepath.Join(file, "x")), exitFailed, "file")
+	refuses(t, cli(t, "man", "--dir", filepath.Join(file, "x")), exitUnavailable, "file")
 }
 
 // TestManIsReproducible: the pages are the same whenever, wherever and by whomever

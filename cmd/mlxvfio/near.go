@@ -86,6 +86,9 @@ func didYouMean(word string, known []string) string {
 
 // flagError makes a usage error of what pflag says.
 func flagError(c *cobra.Command, err error) error {
+	if bad := badValue(c, err); bad != nil {
+		return bad
+	}
 	var missing *pflag.NotExistError
 	if !errors.As(err, &missing) || len(missing.GetSpecifiedName()) < 2 {
 		return &usageError{fmt.Sprintf("%v (%s --help lists the flags)", err, c.CommandPath())}

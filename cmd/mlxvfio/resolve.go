@@ -49,6 +49,9 @@ func parseDev(s string) (devArg, error) {
 		if d.path = strings.TrimPrefix(s, "vfio-user:"); d.path == "" {
 			return d, usagef("%q names no socket: vfio-user:PATH", s)
 		}
+		if err := vfiouser.CheckPath(d.path); err != nil {
+			return d, usagef("%q: %v; use a shorter path", s, err)
+		}
 		return d, nil
 	case strings.HasPrefix(s, "sysfs:"):
 		d.kind = devSysfs
@@ -84,9 +87,6 @@ func (o *opened) Close() error {
 // open turns a DEV argument into a transport, with the recorder in front of it
 // when --record was given.
 func (a *app) open(ctx context.Context, arg devArg) (*opened, error) {
-	if arg.kind != devKernel && a.backend != "" && a.backend != backendWords[0] {
-		return nil, usagef("--backend %s is for functions of this machine (a BDF), not for %s", a.backend, arg.text)
-	}
 	o := &opened{arg: arg}
 	var err error
 	switch arg.kind {

@@ -17,6 +17,9 @@ func (a *app) selftestVerb() *cobra.Command {
 	var stages bool
 	var stopAt string
 	c := a.verb("selftest [DEV]", "bring a function up, check it, give it back; without DEV on the model", 0, 1, func(ctx context.Context, args []string) error {
+		if stages && len(args) > 0 {
+			return usagef("--list-stages touches no device: leave %s out", args[0])
+		}
 		if stages {
 			return a.print("stages/1", stageList(mlxvfio.Stages()))
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -20,13 +19,12 @@ func (a *app) serveVerb() *cobra.Command {
 	var sockets []string
 	var control, link string
 	var what bool
-	var c *cobra.Command
-	c = a.verb("serve [SIM] --socket PATH", "offer the model on vfio-user sockets", 0, 1, func(ctx context.Context, args []string) error {
+	c := a.verb("serve [SIM] --socket PATH", "offer the model on vfio-user sockets", 0, 1, func(ctx context.Context, args []string) error {
 		if what {
+			if len(sockets) > 0 || control != "" || link != "" {
+				return usagef("--list serves nothing: leave --socket, --control and --link out")
+			}
 			return a.serveWords(args)
-		}
-		if err := emptyPaths(c, sockets, control, link); err != nil {
-			return err
 		}
 		return a.serve(ctx, args, sockets, control, link)
 	})
@@ -49,20 +47,6 @@ mlxvfio takes a socket as vfio-user:PATH, QEMU as
 	}
 	c.Flags().BoolVar(&what, "list", false, "list profiles, words, faults and rulings; with SIM its values and where they come from; serve nothing")
 	return c
-}
-
-// emptyPaths refuses a path that was given as the empty word, by a shell's unset
-// variable perhaps.
-func emptyPaths(c *cobra.Command, sockets []string, control, link string) error {
-	for _, f := range []struct {
-		name  string
-		empty bool
-	}{{"socket", slices.Contains(sockets, "")}, {"control", control == ""}, {"link", link == ""}} {
-		if f.empty && c.Flags().Changed(f.name) {
-			return usagef("--%s is empty: give the path of a socket, such as /tmp/mlxvfio.sock", f.name)
-		}
-	}
-	return nil
 }
 
 func (a *app) serve(ctx context.Context, args, sockets []string, control, link string) error {
@@ -176,7 +160,7 @@ func (s *server) run(ctx context.Context, sockets []string, control string) erro
 		}
 		l, err := vfiouser.Listen(p)
 		if err != nil {
-			return abandon(err)
+			return abandon(&unavailable{err})
 		}
 		listeners = append(listeners, l)
 	}

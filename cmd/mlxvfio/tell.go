@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/mlxvfio/mlxvfio/internal/vfiouser"
 	"github.com/spf13/cobra"
 )
 
@@ -29,6 +30,15 @@ func (a *app) tellVerb() *cobra.Command {
 
 func (a *app) tell(ctx context.Context, path string, words []string) error {
 	line := strings.Join(words, " ")
+	if path == "" {
+		return usagef("PATH is empty: give the path of the socket of mlxvfio serve --control")
+	}
+	if strings.TrimSpace(line) == "" {
+		return usagef("there is no word to tell; there are: %s", knownWords())
+	}
+	if err := vfiouser.CheckPath(path); err != nil {
+		return usagef("%s: %v; use a shorter path", path, err)
+	}
 	if strings.ContainsAny(line, "\r\n") {
 		return usagef("the words hold a line break")
 	}

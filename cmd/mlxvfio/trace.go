@@ -39,6 +39,7 @@ func (f *traceFlags) add(c *cobra.Command) {
 	c.Flags().BoolVar(&f.salvage, "salvage", false, "go on behind damage in a capture, where the next good record begins")
 	c.Flags().StringVar(&f.device, "device", "", "of pasted kernel output: only the lines of this `DEVICE`")
 	c.Flags().Float64Var(&f.hz, "hz", 0, "rate of the device's clock in `HZ`, for traces without clock samples")
+	positive(c, "hz")
 	c.Flags().StringVar(&f.ids, "id", "", "only messages of these event `IDS`: numbers and ranges, such as 16,0x20-0x2f")
 	c.Flags().StringVar(&f.match, "match", "", "only messages whose text this regular expression `RE` matches (syntax RE2)")
 	for _, v := range []string{"ring", "stringdb"} {

@@ -63,6 +63,9 @@ func (a *app) traceExport(ctx context.Context, f *traceFlags, args []string, for
 	if err != nil {
 		return err
 	}
+	if err := in.spares(out); err != nil {
+		return err
+	}
 	if err := in.oneDevice(); err != nil {
 		return err
 	}
@@ -91,6 +94,20 @@ func (a *app) traceExport(ctx context.Context, f *traceFlags, args []string, for
 		}
 	}
 	return err
+}
+
+// spares refuses to write over what is read.
+func (in *traceInput) spares(out string) error {
+	to, err := os.Stat(out)
+	if err != nil || !to.Mode().IsRegular() {
+		return nil
+	}
+	for _, path := range []string{in.name, in.flags.stringDB} {
+		if from, err := os.Stat(path); err == nil && os.SameFile(from, to) {
+			return usagef("%s would be written over %s, which is read: choose another name", out, path)
+		}
+	}
+	return nil
 }
 
 // gapsTo hands gaps to a sink.

@@ -55,6 +55,8 @@ func (f *traceFlags) openTrace(args []string) (*traceInput, error) {
 		return nil, usagef("FILE or --ring, not both")
 	case f.ring == "" && len(args) == 0:
 		return nil, usagef("want a FILE (a capture, or pasted kernel output; - for standard input), or --ring FILE --stringdb FILE")
+	case len(args) > 0 && args[0] == "":
+		return nil, usagef("FILE is empty: want a capture, or pasted kernel output; - for standard input")
 	case f.hz < 0:
 		return nil, usagef("--hz %v is negative", f.hz)
 	case f.startBlock < -1 || f.startBlock >= 0 && f.ring == "":
@@ -129,6 +131,9 @@ func (in *traceInput) openFile(path string) error {
 		return err
 	}
 	if bytes.HasPrefix([]byte(capture.Magic), head[:n]) { // an empty file is a capture that stops at once
+		if in.flags.device != "" {
+			return usagef("--device chooses from pasted kernel output; %s is a capture, of one device", in.name)
+		}
 		in.path = path
 		return nil
 	}

@@ -50,12 +50,16 @@ it takes to decode them: the string database, clock samples, and an exact record
 	fl.BoolVar(&f.noCache, "no-cache", false, "read the string database from the device, whatever is in the cache")
 	fl.StringVar(&f.class, "class", "", "trace only these `CLASSES`, where the device offers that")
 	fl.StringVar(&f.level, "level", "", "trace only from this `LEVEL` on, where the device offers that")
+	positive(c, "for", "queue")
 	completes(c, "output", aFile)
 	for _, v := range []string{"size", "class", "level"} {
 		completes(c, v, anything)
 	}
 	return c
 }
+
+// mostQueued is the longest queue, of a few hundred megabytes.
+const mostQueued = 1 << 20
 
 // parseSize reads a number of bytes with K or M behind it.
 func parseSize(s string) (int, error) {
@@ -82,8 +86,10 @@ func (f *recordFlags) options() (o tracer.Options, err error) {
 		return o, usagef("-o FILE is missing: the capture file to write")
 	case f.length < 0:
 		return o, usagef("--for %v is negative", f.length)
-	case f.queue < 0:
-		return o, usagef("--queue %d is negative", f.queue)
+	case f.wait < 0:
+		return o, usagef("--wait %v is negative", f.wait)
+	case f.queue < 0 || f.queue > mostQueued:
+		return o, usagef("--queue %d: want 1 to %d blocks; each takes some memory from the beginning", f.queue, mostQueued)
 	}
 	if f.size != "" {
 		if o.BufferSize, err = parseSize(f.size); err != nil {

@@ -43,6 +43,9 @@ func (a *app) traceReport(ctx context.Context, f *traceFlags, args []string, out
 	if err != nil {
 		return err
 	}
+	if err := in.spares(out); err != nil {
+		return err
+	}
 	if err := in.oneDevice(); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -77,16 +78,20 @@ func Dial(ctx context.Context, path string, o Options) (vfio.Transport, error) {
 	return c, nil
 }
 
-func checkPath(path string) error {
+// CheckPath is nil where a UNIX socket can have that path; the error wraps ENAMETOOLONG.
+func CheckPath(path string) error {
 	if path == "" || len(path) > 107 { // sun_path, with its NUL
 		return fmt.Errorf("a socket's path has 1 to 107 bytes, this one %d: %w", len(path), unix.ENAMETOOLONG)
 	}
 	return nil
 }
 
+// errNoSocket: what is at the path is something else.
+var errNoSocket = errors.New("it is no socket")
+
 // connect opens the socket, patient with a server that is not there yet.
 func connect(ctx context.Context, path string, timeout time.Duration) (int, error) {
-	if err := checkPath(path); err != nil {
+	if err := CheckPath(path); err != nil {
 		return -1, err
 	}
 	deadline := time.Now().Add(connectRetry)
@@ -96,6 +101,9 @@ func connect(ctx context.Context, path string, timeout time.Duration) (int, erro
 			return fd, nil
 		}
 		absent := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR)
+		if st, serr := os.Stat(path); serr == nil && st.Mode()&fs.ModeSocket == 0 {
+			return -1, fmt.Errorf("%w: %w", errNoSocket, err) // and will not be one
+		}
 		if !absent || time.Now().After(deadline) {
 			return -1, err
 		}
@@ -132,6 +140,8 @@ func (c *client) fail(op string, err error) error {
 		e.Remedy = busyRemedy
 	case errors.Is(err, vfio.ErrGone):
 		e.Remedy = "restart the server (mlxvfio serve) and open the function again"
+	case errors.Is(err, errNoSocket):
+		e.Remedy = "give the path of a socket; mlxvfio serve --socket PATH makes one where nothing is"
 	case op == "connect" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED)):
 		e.Remedy = "start the server first: mlxvfio serve --socket PATH"
 	case op == "connect" && errors.Is(err, unix.EACCES):

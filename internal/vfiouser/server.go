@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime"
 	"syscall"
 	"time"
@@ -23,14 +24,18 @@ import (
 // and a file that is no socket, are refused.
 func Listen(path string) (net.Listener, error) {
 	fail := func(err error, remedy string) error {
-		return &vfio.Error{Op: "listen", Target: "vfio-user:" + path, Err: err, Remedy: remedy}
+		return &vfio.Error{Op: "listen", Target: path, Err: err, Remedy: remedy}
 	}
-	if err := checkPath(path); err != nil {
+	if err := CheckPath(path); err != nil {
 		return nil, fail(err, "use a shorter path")
 	}
 	if st, err := os.Lstat(path); err == nil {
 		if st.Mode()&fs.ModeSocket == 0 {
-			return nil, fail(fs.ErrExist, "a file that is no socket is in the way; use another path")
+			what := "a file that is no socket"
+			if st.IsDir() {
+				what = "a folder"
+			}
+			return nil, fail(fmt.Errorf("%s is there: %w", what, fs.ErrExist), "use another path")
 		}
 		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 			_ = c.Close()
@@ -52,7 +57,15 @@ func Listen(path string) (net.Listener, error) {
 	}}
 	l, err := lc.Listen(context.Background(), "unix", path)
 	if err != nil {
-		return nil, fail(err, "check that the folder exists and may be written")
+		var bare unix.Errno
+		if errors.As(err, &bare) { // without the path a second time
+			err = bare
+		}
+		remedy := "use a path in a folder that may be written to"
+		if errors.Is(err, unix.ENOENT) {
+			remedy = "make the folder first: mkdir -p " + filepath.Dir(path)
+		}
+		return nil, fail(err, remedy)
 	}
 	return l, nil
 }

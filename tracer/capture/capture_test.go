@@ -7,7 +7,10 @@ import (
 	"errors"
 	"hash/crc32"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -508,4 +511,15 @@ func TestTextsOfAFile(t *testing.T) {
 	require.Equal(t, "a\\x0db\\xffc\ufffd", r.Note.Text)
 	require.NoError(t, rd.Next(t.Context(), &r))
 	require.Equal(t, `\x00 why`, r.End.Text)
+}
+
+// TestCreateLeavesDevices: what cannot be written and is no ordinary file stays where it
+// is, also when it was to be replaced.
+func TestCreateLeavesDevices(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "full")
+	require.NoError(t, os.Symlink("/dev/full", path))
+	_, err := capture.Create(path, &testMeta, true)
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	_, err = os.Lstat(path)
+	require.NoError(t, err)
 }

@@ -67,7 +67,12 @@ func Create(path string, m *Meta, replace bool) (*Writer, error) {
 	}
 	w, err := NewWriter(f, m)
 	if err != nil {
-		return nil, errors.Join(err, f.Close(), os.Remove(path))
+		st, serr := f.Stat()
+		err = errors.Join(err, serr, f.Close())
+		if serr == nil && st.Mode().IsRegular() { // a device that was written to stays
+			err = errors.Join(err, os.Remove(path))
+		}
+		return nil, err
 	}
 	w.file = f
 	return w, nil

@@ -16,8 +16,18 @@ const (
 	journalDir = "/run/mlxvfio"
 )
 
-// argv is the program under test with arguments, and with those of this machine.
-func (b *bench) argv(args ...string) []string { return slices.Concat([]string{program}, args, b.words) }
+// argv is the program under test with arguments, and with those about the way into the functions of this machine
+// where the arguments are about one: elsewhere the program refuses them.
+func (b *bench) argv(args ...string) []string {
+	function := func(word string) bool {
+		return slices.ContainsFunc(b.bdfs, func(bdf string) bool { return word == bdf || word == strings.TrimPrefix(bdf, "0000:") })
+	}
+	words := b.words
+	if !slices.ContainsFunc(args, function) && !slices.Contains([]string{"list", "doctor", "bind", "unbind"}, args[0]) {
+		words = nil
+	}
+	return slices.Concat([]string{program}, args, words)
+}
 
 // cli runs the program under test and keeps what it printed under the check's name.
 func (b *bench) cli(name string, args ...string) outcome {
