@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/mlxvfio/mlxvfio"
 	"github.com/mlxvfio/mlxvfio/pci"
@@ -171,7 +170,7 @@ func exitTable() string {
 		rows = append(rows, []string{"  " + strconv.Itoa(x.code), x.meaning})
 	}
 	var b strings.Builder
-	table(&b, rows)
+	aligned(&b, rows, widthAny)
 	return strings.TrimRight(b.String(), "\n")
 }
 
@@ -301,27 +300,6 @@ func writeJSON(w io.Writer, schema string, v any) error {
 	}
 	_, err = w.Write(append(plainJSON(line), '\n'))
 	return err
-}
-
-// table prints rows in aligned columns, without blanks at the ends of lines.
-func table(w io.Writer, rows [][]string) {
-	var width []int
-	for _, r := range rows {
-		for i, cell := range r {
-			if i == len(width) {
-				width = append(width, 0)
-			}
-			width[i] = max(width[i], utf8.RuneCountInString(cell))
-		}
-	}
-	for _, r := range rows {
-		var b strings.Builder
-		for i, cell := range r {
-			b.WriteString(cell)
-			b.WriteString(strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell)+2))
-		}
-		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
-	}
 }
 
 // terminal tells whether w is one, for progress lines.

@@ -50,7 +50,7 @@ ends healthy. The rungs:
 			rows = append(rows, []string{"", "seen to work on: " + x.Proof})
 		}
 	}
-	table(&b, rows)
+	aligned(&b, rows, widthAny)
 	c.Long = strings.TrimRight(b.String(), "\n")
 	r.add(c, quickPeriod)
 	c.Flags().Lookup("passive").Hidden = true // it belongs to the verbs that look, and is refused here

@@ -62,7 +62,7 @@ func (v *view) frame(p *patient, r health.Report) []byte {
 	fmt.Fprintf(&b, "%s (%s) for %v\n", state, r.Verdict.Condition, r.At.Sub(r.Verdict.Since).Round(time.Second))
 	fmt.Fprintf(&b, "%s\n", r.Verdict.Explanation)
 	fmt.Fprintf(&b, "%s\n\n", r.Verdict.Remedy)
-	table(&b, readings(&r))
+	aligned(&b, readings(&r), widthAny)
 	b.WriteString("\n")
 	for _, e := range v.events {
 		b.WriteString(e + "\n")

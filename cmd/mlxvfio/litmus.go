@@ -189,7 +189,7 @@ func (r *litmusResult) text(w io.Writer) {
 	for _, x := range r.Rows {
 		if g := x.Test + ": " + x.Guarantee; g != group {
 			table(w, rows)
-			fmt.Fprintln(w, g)
+			paragraph(w, g, 2)
 			group, rows = g, nil
 		}
 		verdict := string(x.Verdict)
@@ -203,5 +203,6 @@ func (r *litmusResult) text(w io.Writer) {
 	if !r.OK {
 		verdict = "a guarantee is broken" + ifText(len(r.Faults) > 0, ": "+faultNames(r.Faults))
 	}
-	fmt.Fprintf(w, "\n%s; %d run%s, %d operations\n", verdict, r.Runs, plural(r.Runs), r.TotalOps)
+	fmt.Fprintln(w)
+	paragraph(w, fmt.Sprintf("%s; %d run%s, %d operations", verdict, r.Runs, plural(r.Runs), r.TotalOps), 2)
 }

@@ -259,9 +259,9 @@ func simWords() []wordRow {
 func (r *serveWords) text(w io.Writer) {
 	fmt.Fprintf(w, "profiles: %s (default %s)\n", strings.Join(r.Profiles, " "), r.Default)
 	fmt.Fprintln(w, "\nwords of sim[:PROFILE][,WORD…]")
-	words(w, r.Words)
+	words(w, r.Words, widthTable)
 	fmt.Fprintln(w, "\nwords of --control and tell")
-	words(w, r.Control)
+	words(w, r.Control, widthTable)
 	fmt.Fprintln(w, "\nfaults")
 	rows := [][]string{}
 	for _, f := range r.Faults {
@@ -270,7 +270,7 @@ func (r *serveWords) text(w io.Writer) {
 	table(w, rows)
 	fmt.Fprintln(w, "\nrulings, where sources are silent or disagree")
 	for _, x := range r.Rulings {
-		fmt.Fprintf(w, "  %s: %s (%s)\n", x.Name, x.Text, x.Source)
+		paragraph(w, fmt.Sprintf("  %s: %s (%s)", x.Name, x.Text, x.Source), 4)
 	}
 }
 
@@ -282,17 +282,22 @@ type modelValues struct {
 
 func (r *modelValues) text(w io.Writer) {
 	fmt.Fprintln(w, r.Model)
-	rows := [][]string{{"  WHERE", "NAME", "VALUE", "TAG", "SOURCE"}}
-	for _, v := range r.Values {
-		rows = append(rows, []string{"  " + v.Where, v.Name, v.Value, string(v.Tag), v.Source})
+	var rows [][]string
+	for i, v := range r.Values {
+		if i == 0 || v.Where != r.Values[i-1].Where { // a table for each place
+			table(w, rows)
+			fmt.Fprintln(w, "\n"+v.Where)
+			rows = [][]string{{"  NAME", "VALUE", "TAG", "SOURCE"}}
+		}
+		rows = append(rows, []string{"  " + v.Name, v.Value, string(v.Tag), v.Source})
 	}
 	table(w, rows)
 }
 
-func words(w io.Writer, ws []wordRow) {
+func words(w io.Writer, ws []wordRow, most int) {
 	rows := [][]string{}
 	for _, r := range ws {
 		rows = append(rows, []string{"  " + r.Word, r.Meaning})
 	}
-	table(w, rows)
+	aligned(w, rows, most)
 }

@@ -22,7 +22,7 @@ func (a *app) tellVerb() *cobra.Command {
 		"mlxvfio tell ctl.sock clear", "end all faults")
 	var b strings.Builder
 	b.WriteString("tell sends words to the control socket of mlxvfio serve:\n")
-	words(&b, controlWords)
+	words(&b, controlWords, widthAny)
 	b.WriteString("mlxvfio serve --list shows the faults.")
 	c.Long = b.String()
 	return c

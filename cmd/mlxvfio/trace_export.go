@@ -98,12 +98,16 @@ func (a *app) traceExport(ctx context.Context, f *traceFlags, args []string, for
 
 // spares refuses to write over what is read.
 func (in *traceInput) spares(out string) error {
-	to, err := os.Stat(out)
-	if err != nil || !to.Mode().IsRegular() {
-		return nil
+	same := func(path string) bool {
+		from, err := os.Stat(path)
+		if err != nil {
+			return false
+		}
+		to, err := os.Stat(out)
+		return err == nil && to.Mode().IsRegular() && os.SameFile(from, to)
 	}
 	for _, path := range []string{in.name, in.flags.stringDB} {
-		if from, err := os.Stat(path); err == nil && os.SameFile(from, to) {
+		if same(path) {
 			return usagef("%s would be written over %s, which is read: choose another name", out, path)
 		}
 	}
