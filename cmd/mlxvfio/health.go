@@ -44,6 +44,8 @@ func (f *healthFlags) check() error {
 	switch {
 	case f.period < health.MinPeriod:
 		return usagef("--period %v: at least %v", f.period, health.MinPeriod)
+	case f.period > health.MaxPeriod:
+		return usagef("--period %v: at most %v", f.period, health.MaxPeriod)
 	case f.command < time.Millisecond:
 		return usagef("--command-timeout %v: at least 1ms", f.command)
 	}

@@ -69,6 +69,7 @@ func TestHealthUsage(t *testing.T) {
 		{[]string{"show"}, "usage: mlxvfio health show DEV"},
 		{[]string{"show", "nosuch"}, "nosuch"},
 		{[]string{"show", "sim", "--period", "9ms"}, "at least 10ms"},
+		{[]string{"watch", "sim", "--period", "99999h"}, "at most 24h"},
 		{[]string{"show", "sim", "--command-timeout", "0s"}, "at least 1ms"},
 		{[]string{"watch", "sim", "--for", "-1s"}, "negative"},
 		{[]string{"watch", "sim", "--metrics", "nonsense"}, "HOST:PORT"},

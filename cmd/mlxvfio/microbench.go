@@ -106,6 +106,9 @@ func (a *app) microbench(ctx context.Context, what string, f microFlags) error {
 	return a.print("microbench/1", r)
 }
 
+// mostCount bounds a run, which nothing ends before its time.
+const mostCount = 10_000_000
+
 // cases checks the flags and makes the list of figures.
 func (f *microFlags) cases(m *queues.Microbench, what string) ([]*microCase, error) {
 	if f.runs < 1 {
@@ -116,8 +119,8 @@ func (f *microFlags) cases(m *queues.Microbench, what string) ([]*microCase, err
 			return nil, usagef("--batch %d: want 1 to %d", b, queues.MicroMaxBatch)
 		}
 	}
-	if f.count < queues.MicroMaxBatch {
-		return nil, usagef("--count %d: want %d or more", f.count, queues.MicroMaxBatch)
+	if f.count < queues.MicroMaxBatch || f.count > mostCount {
+		return nil, usagef("--count %d: want %d to %d", f.count, queues.MicroMaxBatch, mostCount)
 	}
 	var cases []*microCase
 	if what == "poll" {

@@ -23,4 +23,7 @@ func TestMicrobench(t *testing.T) {
 	refuses(t, cli(t, "microbench", "post", "--op", "frob"), exitUsage, "frob", "rdma_write")
 	refuses(t, cli(t, "microbench", "post", "--batch", "65"), exitUsage, "65", "1 to 64")
 	refuses(t, cli(t, "microbench", "poll", "--runs", "0"), exitUsage, "--runs")
+	for _, what := range []string{"post", "poll"} {
+		refuses(t, cli(t, "microbench", what, "--count", "999999999999999999"), exitUsage, "--count", "10000000")
+	}
 }
