@@ -36,6 +36,9 @@ const boxPeriod = 5 * time.Second
 
 func newBoxKeeper(path string, p *patient) (*boxKeeper, error) {
 	r, err := blackbox.NewRecorder(path, blackbox.RecorderOptions{})
+	if errors.Is(err, blackbox.ErrBusy) {
+		return nil, &unavailable{fmt.Errorf("--blackbox: %w", err)}
+	}
 	if err != nil {
 		return nil, usagef("--blackbox: %v; name a file in a folder that exists and that you may write to", err)
 	}

@@ -199,6 +199,12 @@ func (b *badDisk) disk() disk {
 			}
 			return os.Rename(from, to)
 		},
+		link: func(from, to string) error {
+			if err := b.step(); err != nil {
+				return err
+			}
+			return os.Link(from, to)
+		},
 		remove: os.Remove,
 		sync: func(string) error {
 			return b.step()

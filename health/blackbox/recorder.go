@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"time"
 )
@@ -51,7 +50,9 @@ type Recorder struct {
 
 // NewRecorder makes the file at path. A file that is there, perhaps of a process
 // that was killed, is evidence: it is moved to path.previous, over an older one,
-// when the new one is complete.
+// when the new one is complete. A file that another Recorder keeps, or is about to,
+// is left alone, and the error is a *BusyError: the file is locked with flock(2)
+// until Close or the end of the process, where its file system has such locks.
 func NewRecorder(path string, o RecorderOptions) (*Recorder, error) {
 	return realDisk.recorder(path, o)
 }
@@ -67,21 +68,24 @@ func (d disk) recorder(path string, o RecorderOptions) (*Recorder, error) {
 	if err := replaceable(path); err != nil {
 		return fail(err)
 	}
+	old, err := unused(path) // looked at again when the new one is complete
+	if err != nil {
+		return fail(err)
+	}
+	release(old)
 	head := fileHeader{version: Version, kind: kindRecorder, slot: uint64(o.ImageBytes), records: uint32(o.Records), record: uint32(frame), began: time.Now()}
 	f, err := d.install(path, func(f file) error {
+		if err := lock(f); err != nil {
+			return err
+		}
 		// Every block is taken now: a full disk is found here, not by the sample that
 		// would have told.
 		if err := zeros(f, size); err != nil {
 			return err
 		}
-		if _, err := f.WriteAt(head.append(nil), 0); err != nil {
-			return err
-		}
-		if err := d.rename(path, path+".previous"); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-		return nil
-	}, true)
+		_, err := f.WriteAt(head.append(nil), 0)
+		return err
+	}, d.claim, true)
 	if err != nil {
 		return fail(err)
 	}
@@ -165,7 +169,7 @@ func (r *Recorder) Sync() error {
 	return r.f.Sync()
 }
 
-// Close syncs and closes the file, which stays. A second call does nothing.
+// Close syncs and closes the file, which stays and is nobody's then. A second call does nothing.
 func (r *Recorder) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -24,12 +24,14 @@ type file interface {
 	Sync() error
 	Close() error
 	Name() string
+	Fd() uintptr
 }
 
 // disk are the calls that make a file appear.
 type disk struct {
 	create func(dir, pattern string) (file, error)
 	rename func(from, to string) error
+	link   func(from, to string) error
 	remove func(path string) error
 	sync   func(dir string) error
 }
@@ -37,6 +39,7 @@ type disk struct {
 var realDisk = disk{
 	create: func(dir, pattern string) (file, error) { return os.CreateTemp(dir, pattern) },
 	rename: os.Rename,
+	link:   os.Link,
 	remove: os.Remove,
 	sync: func(dir string) error {
 		d, err := os.Open(dir)
@@ -50,7 +53,8 @@ var realDisk = disk{
 // Write makes path a bundle of the sections in one step: a temporary file beside
 // it is written, synced, renamed over path, and its folder synced. Whatever fails
 // or is killed in between, path is either the old file or the whole new one, and
-// no temporary file stays after an error. The order of the sections is kept.
+// no temporary file stays after an error. The order of the sections is kept. A file
+// that a Recorder keeps up to date is not replaced: the error is a *BusyError then.
 func Write(path string, sections []Section, o Options) error {
 	return realDisk.write(path, sections, o)
 }
@@ -71,7 +75,7 @@ func (d disk) write(path string, sections []Section, o Options) error {
 	_, err = d.install(path, func(f file) error {
 		_, err := f.Write(append(b, img...))
 		return err
-	}, false)
+	}, d.replace, false)
 	if err != nil {
 		return fmt.Errorf("write black box %s: %w", path, err)
 	}
@@ -89,7 +93,7 @@ func replaceable(path string) error {
 }
 
 // install fills a temporary file and puts it at path. With keep it stays open.
-func (d disk) install(path string, fill func(file) error, keep bool) (file, error) {
+func (d disk) install(path string, fill func(file) error, put func(tmp, path string) error, keep bool) (file, error) {
 	dir := filepath.Dir(path)
 	tempfile.Clean(dir, "."+filepath.Base(path)+".", ".tmp", time.Now())
 	f, err := d.create(dir, "."+filepath.Base(path)+".*.tmp")
@@ -104,7 +108,7 @@ func (d disk) install(path string, fill func(file) error, keep bool) (file, erro
 		err = errors.Join(err, f.Close())
 	}
 	if err == nil {
-		err = d.rename(f.Name(), path)
+		err = put(f.Name(), path)
 		if err != nil && keep {
 			err = errors.Join(err, f.Close())
 		}
