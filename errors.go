@@ -67,16 +67,21 @@ type CloseError struct {
 
 // Error is one line.
 func (e *CloseError) Error() string {
-	how := "the memory is free; the device can be opened again"
+	return fmt.Sprintf("%s: %v teardown: %s; %s", e.Device, e.Kind, distinct(nil, e.Errs), e.Outcome())
+}
+
+// Outcome says how the function was left, and what to do about it: the end of the
+// line, for one who has said the rest.
+func (e *CloseError) Outcome() string {
 	switch {
 	case e.Parked:
-		how = "it is off the bus, and its memory stays mapped until a reset; recover it, or close its Recoverable"
+		return "it is off the bus, and its memory stays mapped until a reset; recover it, or close its Recoverable"
 	case e.Loose:
-		how = "the device may still reach the memory it was given, which stays allocated in the shared address space; close every function of it, then the space, before the device is opened again"
+		return "the device may still reach the memory it was given, which stays allocated in the shared address space; close every function of it, then the space, before the device is opened again"
 	case e.Reset:
-		how = "the function was reset and the memory is free; the device can be opened again"
+		return "the function was reset and the memory is free; the device can be opened again"
 	}
-	return fmt.Sprintf("%s: %v teardown: %s; %s", e.Device, e.Kind, distinct(nil, e.Errs), how)
+	return "the memory is free; the device can be opened again"
 }
 
 // Unwrap gives all failures.

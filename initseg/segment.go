@@ -235,14 +235,20 @@ func (s *Segment) Gone() bool {
 }
 
 func (s *Segment) gone(op string) error {
-	cause := vfio.ErrGone
-	if err := s.w.Err(); err != nil {
-		cause = fmt.Errorf("%w (%w)", vfio.ErrGone, err)
-	}
-	return &vfio.Error{
-		Op: op, Target: "initialization segment", Err: cause,
+	e := &vfio.Error{
+		Op: op, Target: "initialization segment", Err: vfio.ErrGone,
 		Remedy: "check that the function is present (lspci), powered (D0) and its link is up; re-plug or reset it",
 	}
+	err := s.w.Err()
+	if ve, ok := err.(*vfio.Error); ok && ve.Remedy != "" { //nolint:errorlint // one that is wrapped says more
+		bare := *ve
+		bare.Remedy = ""
+		err, e.Remedy = &bare, ve.Remedy // who knows why it is gone knows what to do
+	}
+	if err != nil {
+		e.Err = fmt.Errorf("%w (%w)", vfio.ErrGone, err)
+	}
+	return e
 }
 
 // halfTries bounds how often a register of two dwords is read: on a device that

@@ -306,6 +306,14 @@ func TestGone(t *testing.T) {
 	require.ErrorIs(t, err, vfio.ErrGone)
 	require.ErrorIs(t, err, b.broken)
 	require.ErrorIs(t, s.Err(), b.broken)
+
+	// One that knows what to do about it has the only word on that.
+	b, s = segment(t)
+	b.broken = &vfio.Error{Op: "read", Target: "socket", Err: vfio.ErrClosed, Remedy: "restart the server"}
+	err = s.Alive()
+	require.EqualError(t, err, "initialization segment: look for the device: device reads all ones (socket: read: handle is closed); restart the server")
+	require.ErrorIs(t, err, vfio.ErrGone)
+	require.ErrorIs(t, err, vfio.ErrClosed)
 }
 
 func TestRevision(t *testing.T) {

@@ -52,7 +52,13 @@ type Bench struct {
 	Rig   Rig
 	hosts map[*queues.Dev]*station
 	order []*station
-	qps   []*queues.QP
+	qps   []stationQP
+}
+
+// stationQP is a queue pair and whose it is.
+type stationQP struct {
+	of *station
+	qp *queues.QP
 }
 
 // station is what a Bench has on one function.
@@ -226,12 +232,12 @@ func (b *Bench) connect(ctx context.Context, from, to *station, name string, o B
 	if err != nil {
 		return err
 	}
-	b.qps = append(b.qps, a)
+	b.qps = append(b.qps, stationQP{from, a})
 	z, err := to.qp(ctx, "litmus responder of "+name, o)
 	if err != nil {
 		return err
 	}
-	b.qps = append(b.qps, z)
+	b.qps = append(b.qps, stationQP{to, z})
 	if err := queues.ConnectPair(ctx, a, z, o.Connect); err != nil {
 		return err
 	}
@@ -299,39 +305,56 @@ func (b *Bench) idle(ctx context.Context) error {
 
 // Close destroys what Build made, queue pairs first. Memory that the device may
 // still reach, because its key could not be destroyed, goes to Dev.Orphan: it is
-// freed when the device has been taken down.
+// freed when the device has been taken down. A device that is found dead is not asked
+// any more: the error says so once, and its objects end when it is taken down. Nor
+// does the error name an object that stays because what uses it could not be
+// destroyed, which it says.
 func (b *Bench) Close(ctx context.Context) error {
-	var errs []error
+	var c closing
 	for _, q := range b.qps {
-		errs = append(errs, q.Destroy(ctx))
+		c.end(ctx, q.of.host.Dev, q.qp.Destroy)
 	}
 	b.qps = nil
 	for _, s := range b.order {
-		errs = append(errs, s.close(ctx))
+		s.close(ctx, &c)
 	}
 	b.order = nil
-	return errors.Join(errs...)
+	return errors.Join(c.errs...)
 }
 
-func (s *station) close(ctx context.Context) error {
-	var errs []error
+// closing are the failures of a Close.
+type closing struct{ errs []error }
+
+// end destroys an object of d.
+func (c *closing) end(ctx context.Context, d *queues.Dev, destroy func(context.Context) error) {
+	if len(c.errs) > 0 && d.Conn.Err() != nil {
+		return
+	}
+	if err := destroy(ctx); err != nil && (len(c.errs) == 0 || !errors.Is(err, queues.ErrInUse)) {
+		c.errs = append(c.errs, err)
+	}
+}
+
+func (s *station) close(ctx context.Context, c *closing) {
+	d := s.host.Dev
 	for _, k := range s.keys {
-		errs = append(errs, k.Destroy(ctx))
+		c.end(ctx, d, k.Destroy)
 	}
 	for _, m := range s.bufs {
-		errs = append(errs, s.give(m))
+		if err := s.give(m); err != nil {
+			c.errs = append(c.errs, err)
+		}
 	}
 	if s.cq != nil {
-		errs = append(errs, s.cq.Destroy(ctx))
+		c.end(ctx, d, s.cq.Destroy)
 	}
 	if s.pd != nil {
-		errs = append(errs, s.pd.Free(ctx))
+		c.end(ctx, d, s.pd.Free)
 	}
 	if s.channel != nil {
-		errs = append(errs, s.channel.Close(ctx))
+		c.end(ctx, d, s.channel.Close)
 	}
 	if s.uar != nil {
-		errs = append(errs, s.uar.Free(ctx))
+		c.end(ctx, d, s.uar.Free)
 	}
-	return errors.Join(errs...)
 }

@@ -138,7 +138,12 @@ func (c *Card) Err() error {
 	return errors.Join(errs...)
 }
 
-// Columns is the row as text: test, guarantee, subject, verdict, operations, detail.
+// Heads are the names of the columns that Columns gives.
+func Heads() []string {
+	return []string{"test", "guarantee", "subject", "verdict", "ops", "detail"}
+}
+
+// Columns is the row as text.
 func (r Row) Columns() []string {
 	v := string(r.Verdict)
 	if r.Fault != atomics.NoFault {

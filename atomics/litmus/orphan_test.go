@@ -64,6 +64,43 @@ func unansweredKey(t *testing.T, fault, arg string) {
 	require.NoError(t, c.Close())
 }
 
+// A device that dies is said to be dead once, by what met it, and its objects are not
+// said to be in use.
+func TestCloseOnADeadDevice(t *testing.T) {
+	c, err := sim.New(sim.Options{})
+	require.NoError(t, err)
+	h, err := mlxvfio.Open(t.Context(), c.Function(0), mlxvfio.Options{})
+	require.NoError(t, err)
+	b, err := litmus.Build(t.Context(), litmus.BuildOptions{Name: "dead", Responder: host(t, h, "a"), NoProbe: true})
+	require.NoError(t, err)
+	require.NoError(t, c.SetFault("all-ones", ""))
+	err = b.Close(t.Context())
+	require.ErrorIs(t, err, cmdif.ErrDead)
+	require.ErrorIs(t, err, vfio.ErrGone)
+	require.Regexp(t, `^destroy the queue pair litmus a 0 \(QPN 0x[0-9a-f]+\): DESTROY_QP\(0x501\)[^\n]*reads all ones[^\n]*$`, err.Error())
+	var ce *mlxvfio.CloseError
+	require.ErrorAs(t, h.Close(t.Context()), &ce, "with all of it")
+	require.False(t, ce.Loose)
+	require.NoError(t, c.Close())
+
+	// Of one that lives and keeps an object the others are given back, and what it
+	// keeps in turn goes without saying.
+	c, err = sim.New(sim.Options{})
+	require.NoError(t, err)
+	h, err = mlxvfio.Open(t.Context(), c.Function(0), mlxvfio.Options{})
+	require.NoError(t, err)
+	b, err = litmus.Build(t.Context(), litmus.BuildOptions{Name: "kept", Responder: host(t, h, "a"), NoProbe: true})
+	require.NoError(t, err)
+	require.NoError(t, c.SetFault("status", "DESTROY_QP#1=BAD_RES_STATE_ERR"))
+	qps := c.State(0).QPs
+	err = b.Close(t.Context())
+	require.ErrorContains(t, err, "DESTROY_QP")
+	require.Equal(t, 1, c.State(0).QPs, "of %d", qps)
+	require.NotErrorIs(t, err, vfio.ErrInUse)
+	_ = h.Close(t.Context()) // with something left that nobody could destroy
+	require.NoError(t, c.Close())
+}
+
 func errText(err error) string {
 	if err == nil {
 		return ""

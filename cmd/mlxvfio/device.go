@@ -17,6 +17,8 @@ type session struct {
 	arg  devArg
 	info vfio.DeviceInfo
 	dev  *opened
+	// firmware is what the bring-up read: a device that has died since reads all ones.
+	firmware string
 
 	exerciser *mlxvfio.Exerciser // of selftest
 }
@@ -52,7 +54,7 @@ func (a *app) withFunction(ctx context.Context, arg devArg, o mlxvfio.Options, f
 		}
 		return timeUp(ctx, err)
 	}
-	s := &session{HCA: h, arg: arg, info: h.Device().Info(), dev: t}
+	s := &session{HCA: h, arg: arg, info: h.Device().Info(), dev: t, firmware: h.Info().Firmware}
 	err = timeUp(ctx, fn(ctx, s))
 	if cerr := closeDevice(ctx, h); cerr != nil {
 		return errors.Join(err, cerr)
@@ -146,7 +148,7 @@ type deviceHead struct {
 }
 
 func (s *session) head() deviceHead {
-	return deviceHead{Device: s.arg.text, Backend: s.info.Backend, Firmware: s.Segment().FirmwareVersion().String()}
+	return deviceHead{Device: s.arg.text, Backend: s.info.Backend, Firmware: s.firmware}
 }
 
 func (d deviceHead) String() string {

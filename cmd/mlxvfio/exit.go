@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/mlxvfio/mlxvfio"
@@ -178,6 +177,3 @@ func (a *app) fail(ctx context.Context, err error) int {
 	fmt.Fprintf(a.err, "mlxvfio: %s\n", plain([]byte(oneLine(err))))
 	return code
 }
-
-// oneLine is an error on one line.
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mlxvfio/mlxvfio"
+	"github.com/mlxvfio/mlxvfio/cmdif"
+	"github.com/mlxvfio/mlxvfio/health/blackbox"
+	"github.com/mlxvfio/mlxvfio/internal/prm"
+	"github.com/mlxvfio/mlxvfio/queues"
+	"github.com/mlxvfio/mlxvfio/vfio"
+	"github.com/stretchr/testify/require"
+)
+
+// TestDeathSaidOnce: of errors that were joined, at whatever depth, those that follow
+// from a death that was said are left out, and nothing else.
+func TestDeathSaidOnce(t *testing.T) {
+	lost := func(target, op string) error {
+		return &vfio.Error{Op: op, Target: target, Err: vfio.ErrGone, Remedy: "restart it"}
+	}
+	dead := func(op prm.Opcode, why error) error { return &cmdif.DeadError{Opcode: op, Err: why} }
+	inUse := &queues.ObjectError{Op: "free UAR 1", Err: queues.ErrInUse, Detail: "8 objects use it; destroy them first"}
+	refused := &cmdif.CommandError{Opcode: prm.OpDestroyCQ, Status: prm.StatusBadParam}
+	left := fmt.Errorf("undo open: %w", &mlxvfio.LeftError{Objects: []string{"memory key 1"}})
+	a, b := lost("a", "write"), lost("b", "write")
+	how := "; the memory is free; the device can be opened again"
+	mkey := dead(prm.OpDestroyMKey, a)
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{errors.New("x"), "x"},
+		{errors.Join(errors.New("x\ny"), nil, errors.New("z")), "x; y; z"},
+		{errors.Join(a, a), a.Error()},
+		{errors.Join(a, lost("a", "read")), a.Error()},
+		{errors.Join(a, b), a.Error() + "; " + b.Error()},
+		{fmt.Errorf("dev: %w", errors.Join(errors.New("stuck"), errors.Join(mkey, dead(prm.OpDestroyQP, a)), inUse)), "dev: stuck; " + mkey.Error()},
+		{errors.Join(mkey, refused), mkey.Error() + "; " + refused.Error()},
+		{errors.Join(inUse, refused), inUse.Error() + "; " + refused.Error()},
+		{errors.Join(a, &mlxvfio.CloseError{Device: "a", Errs: []error{dead(prm.OpDestroyQP, a), lost("host", "unmap"), left}}), a.Error() + "; a: the memory is free; the device can be opened again"},
+		{errors.Join(a, &mlxvfio.CloseError{Device: "a", Errs: []error{a, refused}}), a.Error() + "; a: regular teardown: " + refused.Error() + how},
+		{errors.Join(a, &mlxvfio.CloseError{Device: "b", Errs: []error{b}}), a.Error() + "; b: regular teardown: " + b.Error() + how},
+		{&mlxvfio.CloseError{Device: "a", Errs: []error{left}}, "a: regular teardown: " + left.Error() + how},
+	} {
+		require.Equal(t, c.want, oneLine(c.err))
+	}
+}
+
+// TestKilledServerSaidOnce: when the server of a function is killed, the error line says
+// so once, with the remedy, and nobody is told to destroy anything first.
+func TestKilledServerSaidOnce(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	dir := socketDir(t)
+	for i, args := range [][]string{
+		{"litmus", "--peer", "PEER", "--for", "1h"}, {"litmus", "--peer", "PEER", "--for", "1h", "--json"},
+		{"bench", "--iters", "10000000", "--op", "add"}, {"trace", "record", "-o", filepath.Join(dir, "x")},
+		{"trace", "record", "-o", filepath.Join(dir, "y"), "--json"},
+	} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			t.Parallel()
+			name := func(s string) string { return filepath.Join(dir, fmt.Sprint(s, i)) }
+			near := start(t, "serve", "cx5,load=200", "--socket", name("n"), "--link", name("w"), "--control", name("c"))
+			near.says("ready")
+			far := start(t, "serve", "cx5,seed=2", "--socket", name("f"), "--link", name("w"))
+			far.says("ready")
+			words := 1
+			if args[0] == "trace" {
+				words = 2
+			}
+			full := append(append(append([]string{}, args[:words]...), "vfio-user:"+name("n")), args[words:]...)
+			for j := range full {
+				if full[j] == "PEER" {
+					full[j] = "vfio-user:" + name("f")
+				}
+			}
+			p := start(t, full...)
+			require.Eventually(t, func() bool {
+				st := servedState(t, name("c"))
+				return st.QPs > 0 || st.TracerOwned > 0
+			}, 20*time.Second, 10*time.Millisecond)
+			time.Sleep(300 * time.Millisecond)
+			require.NoError(t, near.cmd.Process.Kill())
+			o := p.ends()
+			require.Equal(t, exitFailed, o.code, o.err)
+			require.Equal(t, 1, strings.Count(o.err, "server closed the connection"), o.err)
+			require.LessOrEqual(t, strings.Count(o.err, "restart the server"), 2, o.err) // JSON has the remedy in a field as well
+			require.NotContains(t, o.err, "still in use")
+			require.NotContains(t, o.err, "destroy them first")
+			require.NotContains(t, o.err, "lspci")
+			require.Contains(t, o.err, "the memory is free; the device can be opened again")
+			if args[0] == "trace" {
+				require.Contains(t, o.out, "16.35.4030", "the firmware as it was read when there was a device")
+				require.NotContains(t, o.out, "65535")
+			}
+		})
+	}
+}
+
+// TestHeadOfADeadDevice: the firmware in a head is what was read while the device
+// answered.
+func TestHeadOfADeadDevice(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	path := filepath.Join(t.TempDir(), "x")
+	works(t, "trace", "record", "sim,load=100", "--for", "20ms", "-o", path) // the strings are in the cache then
+	args := []string{"trace", "record", "sim,load=100,fault=all-ones@2s", "--for", "5s", "--force", "-o", path}
+	o := cli(t, args...)
+	require.Contains(t, o.out, "(sim), firmware 16.35.4030\n")
+	require.Contains(t, o.out, "device lost")
+	refuses(t, o, exitFailed, "reads all ones", "the function was reset and the memory is free")
+	require.Equal(t, 1, strings.Count(o.err, "reads all ones"), o.err)
+	o = cli(t, append(args, "--json")...)
+	require.Equal(t, "16.35.4030", decodeOne(t, "trace-record/1", o.out)["firmware"])
+}
+
+// TestHealthBlackBoxOfAnother: a second watch does not take the black box of one that
+// goes on: it says so and ends, and the first goes on. The file of one that was killed is
+// free, and is kept.
+func TestHealthBlackBoxOfAnother(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "box")
+	watch := []string{"health", "watch", "sim", "--period", "10ms", "--for", "1m", "--blackbox", path}
+	first := start(t, watch...)
+	first.says("healthy (ok)")
+	for range 2 {
+		o := cli(t, watch...)
+		refuses(t, o, exitUnavailable, "--blackbox", path+" is the black box of a watch that goes on", "end that watch, or name another file")
+		require.Empty(t, o.out)
+	}
+	o := cli(t, append(watch, "--json")...)
+	require.EqualValues(t, exitUnavailable, decodeOne(t, "error/1", o.err)["exit"])
+	left, err := filepath.Glob(filepath.Join(dir, "*"))
+	require.NoError(t, err)
+	require.Equal(t, []string{path}, left)
+	before, err := blackbox.Read(path)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		b, err := blackbox.Read(path)
+		return err == nil && len(b.Samples) > len(before.Samples)
+	}, 10*time.Second, 10*time.Millisecond, "the first one goes on")
+	require.NoError(t, first.cmd.Process.Kill())
+	first.ends()
+	works(t, "health", "watch", "sim", "--once", "--period", "50ms", "--blackbox", path)
+	b, err := blackbox.Read(path + ".previous")
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, len(b.Samples), len(before.Samples))
+}
