@@ -30,6 +30,8 @@ type LinkError struct {
 	Why    string
 	Err    error // what the system answered; may be nil
 	Remedy string
+	// Final: the other end was reached and will not fit, however often it is tried.
+	Final bool
 }
 
 func (e *LinkError) Error() string {

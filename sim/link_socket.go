@@ -19,10 +19,12 @@ import (
 // lost, as on a cable that is cut; when it comes back the link works again.
 
 // A greeting opens a connection in both directions: magic, version, end, port
-// type.
+// type, and zeros up to a newline. It is a header of vfio-user long and a line, so
+// that servers of either kind answer or hang up, and do not wait for more of it.
 const (
 	linkMagic    = "mlxwire"
-	linkHelloLen = len(linkMagic) + 3
+	linkVersion  = 2 // of the greeting and what follows
+	linkHelloLen = 16
 	linkShake    = 5 * time.Second // for it
 	linkDialMin  = 20 * time.Millisecond
 	linkDialMax  = time.Second
@@ -44,6 +46,9 @@ type LinkPort struct {
 	held   bool       // the chip waits for room
 	more   chan struct{}
 	closed bool
+	// trouble is why what was reached last at the other end is no peer.
+	trouble *LinkError
+	hangUps int // how often in a row it hung up without a greeting
 }
 
 // JoinLink makes the chip, which nobody has opened yet, one end of the link at a
@@ -121,6 +126,18 @@ func (p *LinkPort) Connected() bool {
 	return p.conn != nil
 }
 
+// Err tells why the link is not up although the other end was reached: a
+// *LinkError, Final where trying again cannot help. It is nil when the link is up
+// and when there is nobody at the other end. The link goes on trying either way.
+func (p *LinkPort) Err() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.trouble == nil {
+		return nil
+	}
+	return p.trouble
+}
+
 // Node is which end this is: 0 listens, 1 connects.
 func (p *LinkPort) Node() int { return int(p.node) }
 
@@ -134,13 +151,13 @@ func (p *LinkPort) Close() error {
 	}
 	p.closed = true
 	close(p.done)
+	if p.l != nil {
+		_ = p.l.Close() // first: the peer that tries again finds nobody
+	}
 	if p.conn != nil {
 		_ = p.conn.Close()
 	}
 	p.mu.Unlock()
-	if p.l != nil {
-		_ = p.l.Close()
-	}
 	p.wait.Wait()
 	return nil
 }
@@ -162,7 +179,9 @@ func (p *LinkPort) run(conn net.Conn) {
 		case p.l != nil:
 			conn, err = p.l.Accept()
 		default:
-			conn, err = net.Dial("unix", p.path)
+			if conn, err = net.Dial("unix", p.path); err != nil {
+				p.blame(nil) // whom it would be about is gone
+			}
 		}
 		if p.over() {
 			if conn != nil {
@@ -193,7 +212,11 @@ func (p *LinkPort) over() bool {
 // serve carries packets over one connection until it breaks.
 func (p *LinkPort) serve(conn net.Conn) error {
 	defer func() { _ = conn.Close() }()
+	if p.Err() == nil {
+		p.blame(p.silent(nil)) // until it speaks
+	}
 	if err := p.shake(conn); err != nil {
+		p.blame(err)
 		return err
 	}
 	p.mu.Lock()
@@ -201,7 +224,7 @@ func (p *LinkPort) serve(conn net.Conn) error {
 		p.mu.Unlock()
 		return nil
 	}
-	p.conn, p.out = conn, p.out[:0]
+	p.conn, p.out, p.trouble, p.hangUps = conn, p.out[:0], nil, 0
 	p.mu.Unlock()
 	p.chip.log.Info("link up", "path", p.path, "end", p.node)
 	gone, ended := make(chan struct{}), make(chan struct{})
@@ -219,32 +242,6 @@ func (p *LinkPort) serve(conn net.Conn) error {
 	p.chip.log.Info("link down", "path", p.path, "end", p.node)
 	p.room() // what waited for room is lost, and goes on
 	return err
-}
-
-// shake exchanges greetings.
-func (p *LinkPort) shake(conn net.Conn) error {
-	if err := conn.SetDeadline(time.Now().Add(linkShake)); err != nil {
-		return err
-	}
-	hello := append([]byte(linkMagic), wireVersion, p.node, byte(p.chip.port))
-	if _, err := conn.Write(hello); err != nil {
-		return err
-	}
-	got := make([]byte, linkHelloLen)
-	if _, err := io.ReadFull(conn, got); err != nil {
-		return fmt.Errorf("the peer says nothing: %w", err)
-	}
-	switch n := len(linkMagic); {
-	case string(got[:n]) != linkMagic:
-		return errors.New("the peer is no simulated device")
-	case got[n] != wireVersion:
-		return fmt.Errorf("the peer's packets are of version %d, these of %d", got[n], wireVersion)
-	case got[n+1] == p.node:
-		return fmt.Errorf("both are end %d", p.node)
-	case got[n+2] != byte(p.chip.port):
-		return fmt.Errorf("the peer's port is %s, this one %s", PortType(got[n+2]), p.chip.port)
-	}
-	return conn.SetDeadline(time.Time{})
 }
 
 // read takes frames until the connection breaks; a peer that closes it is no

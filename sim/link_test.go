@@ -284,9 +284,9 @@ func TestStranger(t *testing.T) {
 	pa, err := a.JoinLink(path)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, pa.Close()); require.NoError(t, a.Close()) }()
-	good := string(append([]byte(linkMagic), wireVersion, 1, byte(PortIB)))
+	good := string(append([]byte(linkMagic), linkVersion, 1, byte(PortIB))) + "\x00\x00\x00\x00\x00\n"
 	for _, words := range []string{
-		"GET / HTTP/1.0\r\n\r\n", good[:7] + "\x09\x01\x01", good[:8] + "\x00\x01", good[:9] + "\x02",
+		"GET / HTTP/1.0\r\n\r\n", good[:7] + "\x09\x01\x01", good[:8] + "\x00" + good[9:], good[:9] + "\x02" + good[10:],
 		good + "\xff\xff\xff\xff", good + "\x00\x00\x00\x05hello", good + "\x00\x00\x00\x70" + string(make([]byte, 0x70)),
 	} {
 		c, err := net.Dial("unix", path)

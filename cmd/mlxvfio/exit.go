@@ -128,6 +128,7 @@ func newErrorLine(err error, code int) errorLine {
 		we *queues.CompletionError
 		fe *atomics.FaultError
 		oe *atomics.OpError
+		le *sim.LinkError
 		ie *illError
 	)
 	if errors.As(err, &se) {
@@ -144,6 +145,9 @@ func newErrorLine(err error, code int) errorLine {
 	}
 	if errors.As(err, &oe) {
 		l.Remedy = oe.Remedy
+	}
+	if errors.As(err, &le) {
+		l.Remedy = le.Remedy
 	}
 	if errors.As(err, &ie) {
 		l.Remedy = ie.remedy

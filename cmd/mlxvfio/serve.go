@@ -31,7 +31,7 @@ func (a *app) serveVerb() *cobra.Command {
 	c.Long = `serve offers a model of a ConnectX on vfio-user sockets, one function of the chip for each --socket, until SIGTERM
 or SIGINT. It prints one line when it is ready. SIM are the words of a model: sim:cx5,port=eth or just cx5,port=eth.
 With --link PATH the model's wire leads to that of another served model with the same PATH: two hosts. The first to
-come listens on that socket, the second connects.
+come listens on that socket, the second connects; when what it finds there will never be the other end, it fails.
 mlxvfio takes a socket as vfio-user:PATH, QEMU as
   -device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"PATH"}}'`
 	c.Example = examples(
@@ -93,16 +93,26 @@ type serveLink struct {
 const linkUpLimit = 2 * time.Second
 
 // joinLink makes the model an end of the wire at path. The second one to come
-// finds the wire up, or gives it some time.
+// finds the wire up, or gives it some time; it is an error when what it finds will
+// never be the other end.
 func joinLink(ctx context.Context, chip *sim.Chip, path string) (*serveLink, error) {
 	p, err := chip.JoinLink(path)
 	if err != nil {
 		return nil, err
 	}
 	for until := time.Now().Add(linkUpLimit); p.Node() == 1 && !p.Connected() && ctx.Err() == nil && time.Now().Before(until); {
+		if le := trouble(p); le != nil && le.Final {
+			return nil, errors.Join(le, p.Close())
+		}
 		time.Sleep(time.Millisecond)
 	}
 	return &serveLink{p, path}, nil
+}
+
+// trouble is why the wire is not up though the other end was reached; nil otherwise.
+func trouble(p *sim.LinkPort) (le *sim.LinkError) {
+	errors.As(p.Err(), &le)
+	return le
 }
 
 // linkState is what is told of it.
@@ -111,17 +121,32 @@ type linkState struct {
 	// End is 0 for the one that listens, 1 for the one that connects.
 	End       int  `json:"end"`
 	Connected bool `json:"connected"`
+	// Reason and Remedy are there if the other end was reached and is no peer.
+	Reason string `json:"reason,omitempty"`
+	Remedy string `json:"remedy,omitempty"`
 }
 
 func (l *serveLink) state() *linkState {
 	if l == nil {
 		return nil
 	}
-	return &linkState{l.path, l.Node(), l.Connected()}
+	le := trouble(l.LinkPort) // before Connected: once it is up there is none
+	s := &linkState{Path: l.path, End: l.Node(), Connected: l.Connected()}
+	if le != nil && !s.Connected {
+		s.Reason, s.Remedy = le.Why, le.Remedy
+	}
+	return s
 }
 
 func (l *linkState) String() string {
-	return fmt.Sprintf("end %d of the wire %s (%s)", l.End, l.Path, map[bool]string{true: "up", false: "nobody at the other end"}[l.Connected])
+	how := "nobody at the other end"
+	switch {
+	case l.Connected:
+		how = "up"
+	case l.Reason != "":
+		how = "not up: " + l.Reason + "; " + l.Remedy
+	}
+	return fmt.Sprintf("end %d of the wire %s (%s)", l.End, l.Path, how)
 }
 
 func twice(paths []string) string {
