@@ -86,19 +86,14 @@ func both(a, b func(*sim.Chip, *vfio.Faulty) error) func(*sim.Chip, *vfio.Faulty
 	}
 }
 
-// resetBehind resets the function by another handle, at once or after a time, as
-// an administrator does through sysfs.
+// resetBehind resets the function behind the driver's back, at once or after a
+// time, as an administrator does through sysfs.
 func resetBehind(d time.Duration) func(*sim.Chip, *vfio.Faulty) error {
 	return func(c *sim.Chip, _ *vfio.Faulty) error {
-		reset := func() {
-			other := c.Function(0)
-			_ = other.Reset()
-			_ = other.Close()
-		}
 		if d == 0 {
-			reset()
+			c.ResetFunction(0)
 		} else {
-			time.AfterFunc(d, reset)
+			time.AfterFunc(d, func() { c.ResetFunction(0) })
 		}
 		return nil
 	}

@@ -99,9 +99,10 @@ func (c *Chip) Port() PortType    { return c.port }
 func (c *Chip) Firmware() Version { return c.fwRev }
 
 // Function opens function i, as opening /dev/vfio does: memory decoding is on,
-// bus mastering off. Closing the last handle of a function takes bus mastering
-// away and resets it, as vfio-pci does. It panics where there is no function i,
-// as an index does.
+// bus mastering off. Closing it takes bus mastering away and resets it, as vfio-pci
+// does. A function has one opener at a time: while it is open the methods of what
+// others get answer vfio.ErrBusy, and Open of it fails with that and changes
+// nothing. It panics where there is no function i, as an index does.
 func (c *Chip) Function(i int) vfio.Transport {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,10 +112,12 @@ func (c *Chip) Function(i int) vfio.Transport {
 		t.closed.Store(true)
 		return t
 	}
-	f.opens++
-	if f.opens == 1 {
-		f.cfg.setCommand(cmdMemory)
+	if f.opener != nil {
+		t.refused = true
+		return t
 	}
+	f.opener = t
+	f.cfg.setCommand(cmdMemory)
 	return t
 }
 
@@ -127,7 +130,7 @@ func (c *Chip) Close() error {
 	c.late = nil
 	c.sched.cancel(nil)
 	for _, f := range c.funcs {
-		f.opens = 0
+		f.opener = nil
 		f.vectors = [msixVectors]*vfio.Vector{}
 	}
 	c.mu.Unlock()
@@ -212,7 +215,7 @@ type State struct {
 	Mappings     int      `json:"mappings"`     // of the function's I/O address space
 	MapCalls     uint64   `json:"map_calls"`
 	Vectors      int      `json:"vectors"` // attached
-	Handles      int      `json:"handles"` // open transports
+	Handles      int      `json:"handles"` // open transports: 0 or 1
 	Faults       []string `json:"faults"`
 }
 
@@ -227,7 +230,10 @@ func (c *Chip) State(i int) State {
 		Pages: f.fw.ledger.len(), PagesWanted: f.fw.wanted(), EQs: f.eqs.len(), UARs: f.uars.len(), PDs: f.pds.len(),
 		MKeys: f.mkeys.len(), UMEMs: f.umems.len(), UCTXs: f.uctxs.len(), CQs: f.cqs.len(), QPs: f.qps.len(),
 		SRQs: f.srqs.len(), XRCDs: f.xrcds.len(), Counters: f.sets.len(), Mappings: f.domain.count(),
-		Handles: f.opens, Faults: c.faults.names(),
+		Faults: c.faults.names(),
+	}
+	if f.opener != nil {
+		s.Handles = 1
 	}
 	f.domain.mu.RLock()
 	s.MapCalls = f.domain.mapCalls

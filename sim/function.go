@@ -18,7 +18,7 @@ type function struct {
 	name    string
 	domain  *domain
 	cfg     config
-	opens   int
+	opener  *transport // nil while nobody has it open
 	vectors [msixVectors]*vfio.Vector
 	extra   [vfio.NumIRQs]*vfio.Vector // error and request interrupts
 	msix    [msixVectors * 16]byte
@@ -107,7 +107,22 @@ func (f *function) dropCommands() {
 type transport struct {
 	f      *function
 	closed atomic.Bool
+	// refused: somebody else had the function open. It stays so when that one leaves.
+	refused bool
 }
+
+// busy is what a second opener is told.
+func (t *transport) busy() error {
+	return &vfio.Error{Op: "open", Target: t.f.name, Err: vfio.ErrBusy,
+		Remedy: "close the handle that is open, or share it, then open the function again"}
+}
+
+// busyDMA is the Mapper of a second opener.
+type busyDMA struct{ t *transport }
+
+func (b busyDMA) Map(vfio.Mapping) error          { return b.t.busy() }
+func (b busyDMA) Unmap(uint64, uint64) error      { return b.t.busy() }
+func (b busyDMA) Limits() (vfio.DMALimits, error) { return vfio.DMALimits{}, b.t.busy() }
 
 // begin takes the chip's lock for one verb.
 func (t *transport) begin(op string) error {
@@ -115,6 +130,10 @@ func (t *transport) begin(op string) error {
 	if t.closed.Load() || t.f.chip.closed {
 		t.f.chip.mu.Unlock()
 		return &vfio.Error{Op: op, Target: t.f.name, Err: vfio.ErrClosed, Remedy: "open the function again"}
+	}
+	if t.refused {
+		t.f.chip.mu.Unlock()
+		return t.busy()
 	}
 	t.f.chip.settle()
 	return nil
@@ -204,7 +223,12 @@ func (t *transport) MapRegion(index int) ([]vfio.Area, error) {
 }
 
 // DMA implements vfio.Transport. The Mapper outlives the handle.
-func (t *transport) DMA() vfio.Mapper { return t.f.domain }
+func (t *transport) DMA() vfio.Mapper {
+	if t.refused {
+		return busyDMA{t}
+	}
+	return t.f.domain
+}
 
 // Reset implements vfio.Transport: FLR, around which configuration space is
 // saved and restored, as vfio-pci does.
@@ -213,24 +237,20 @@ func (t *transport) Reset() error {
 		return err
 	}
 	defer t.end()
-	saved := t.f.cfg
-	t.f.flr("reset")
-	t.f.cfg = saved
+	t.f.resetKept()
 	return nil
 }
 
-// Close implements vfio.Transport. The last handle of a function turns bus
-// mastering off, detaches the interrupts and resets the function.
+// Close implements vfio.Transport. It turns bus mastering off, detaches the
+// interrupts and resets the function.
 func (t *transport) Close() error {
-	if t.closed.Swap(true) {
+	if t.closed.Swap(true) || t.refused {
 		return nil
 	}
 	f := t.f
 	f.chip.mu.Lock()
-	if f.opens > 0 {
-		f.opens--
-	}
-	if f.opens == 0 && !f.chip.closed {
+	f.opener = nil
+	if !f.chip.closed {
 		f.vectors = [msixVectors]*vfio.Vector{}
 		f.extra = [vfio.NumIRQs]*vfio.Vector{}
 		f.flr("last close")
@@ -238,7 +258,7 @@ func (t *transport) Close() error {
 	}
 	idle := true
 	for _, g := range f.chip.funcs {
-		idle = idle && g.opens == 0
+		idle = idle && g.opener == nil
 	}
 	f.chip.mu.Unlock()
 	if idle {

@@ -26,7 +26,7 @@ func (t *transport) hotResetInfo() (l []vfio.HotResetFunction) {
 		if c.opts.SharedDomain {
 			group = 0
 		}
-		owned := g.opens > 0 || c.opts.SharedDomain
+		owned := g.opener != nil || c.opts.SharedDomain
 		if c.faults.has("hot-reset-refused") && g != t.f {
 			owned = false
 		}

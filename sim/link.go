@@ -67,7 +67,7 @@ func (c *Chip) attach(l uplink, node uint8, what string) error {
 		return bad("the chip has a link already", "a chip has one wire")
 	}
 	for _, f := range c.funcs {
-		if f.opens > 0 && node != c.fabric.node {
+		if f.opener != nil && node != c.fabric.node {
 			return bad(fmt.Sprintf("function %d is open and its addresses would change", f.index), "link chips before they are opened")
 		}
 	}

@@ -198,10 +198,30 @@ func (c *Chip) PowerCycle() {
 	c.settle()
 	c.slotReset(rungCold, "power")
 	for _, f := range c.funcs {
-		if f.opens > 0 {
+		if f.opener != nil {
 			f.cfg.setCommand(cmdMemory)
 		}
 	}
+}
+
+// ResetFunction resets function i behind the back of who has it open: an FLR around
+// which configuration space is saved and restored, as an administrator's who writes
+// to its reset file in sysfs.
+func (c *Chip) ResetFunction(i int) {
+	c.mu.Lock()
+	defer c.unlock()
+	if c.closed {
+		return
+	}
+	c.settle()
+	c.funcs[i].resetKept()
+}
+
+// resetKept is an FLR that configuration space survives.
+func (f *function) resetKept() {
+	saved := f.cfg
+	f.flr("reset")
+	f.cfg = saved
 }
 
 // resetFaults are the ways in which resets go wrong.

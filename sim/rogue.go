@@ -71,7 +71,7 @@ func startRogue(c *Chip, x *fault) {
 // silent: bus mastering is off, or nobody has it open.
 func (f *function) misbehave(n int) {
 	x := f.chip.faults.find("rogue")
-	if x == nil || f.opens > 0 && f.cfg.busMaster() {
+	if x == nil || f.opener != nil && f.cfg.busMaster() {
 		return
 	}
 	g := f.rogue
@@ -107,7 +107,7 @@ func (f *function) rogueAccess(p uint64, deaf bool) {
 // believes that it is its own again.
 func (f *function) rogueUnmapped(iova, end uint64) {
 	x := f.chip.faults.find("rogue")
-	if x == nil || f.opens > 0 && f.cfg.busMaster() {
+	if x == nil || f.opener != nil && f.cfg.busMaster() {
 		return
 	}
 	tries := rogueBatch

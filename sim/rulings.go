@@ -39,7 +39,7 @@ func Rulings() []Ruling {
 		{"narrow stores", "registers take whole dwords; narrower stores are dropped", "every driver stores dwords"},
 		{"UAR reads", "UAR pages and holes of BAR 0 read as zero", "no source"},
 		{"memory off", "with memory decoding off or outside D0 reads give all ones and writes vanish", "PCI: unsupported request"},
-		{"opening", "the first handle finds memory decoding on and bus mastering off; closing the last resets the function", "vfio-pci"},
+		{"opening", "it finds memory decoding on and bus mastering off; closing resets the function; one opener at a time, and the second is told that it is busy", "vfio-pci; Linux vfio: a group, and a device file bound to iommufd, has one opener"},
 		{"reset verb", "FLR with configuration space saved and restored; FLR through device control clears it", "vfio-pci; PCIe"},
 		{"health counter", "one every 10 ms, never 0", "no source states a rate; Linux health.c and rdma-core only want it to move"},
 		{"one firmware", "all functions of a chip show the same health buffer and counter, and firmware that stops stops for all", "Linux health.c: the buffer is shared between functions and a reset by one clears it; the counter follows from it"},
