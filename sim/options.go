@@ -69,7 +69,8 @@ type Options struct {
 	// in one VFIO container are; otherwise each has its own.
 	SharedDomain bool
 	// Clock is the time the chip lives in. nil is the wall clock, which works
-	// under testing/synctest; a *ManualClock moves only by Chip.Advance.
+	// under testing/synctest; a *ManualClock moves only by Chip.Advance. Any other
+	// is looked at every millisecond.
 	Clock Clock
 	// Logger receives each command at debug level and faults at info level; nil
 	// is silent.

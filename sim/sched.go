@@ -79,6 +79,7 @@ type scheduler struct {
 	chip    *Chip
 	clock   Clock
 	manual  *ManualClock
+	foreign bool // a clock that runs, but not as the wall's
 	pending eventHeap
 	seq     uint64
 	wake    chan struct{} // tells the runner that the next event changed
@@ -92,8 +93,13 @@ func newScheduler(c *Chip, clock Clock) *scheduler {
 		s.clock = wallClock{}
 	}
 	s.manual, _ = clock.(*ManualClock)
+	s.foreign = clock != nil && s.manual == nil
 	return s
 }
+
+// foreignLook is how long the runner sleeps at most on a clock that is not the
+// wall's: its hours may pass in a second.
+const foreignLook = time.Millisecond
 
 // after runs do under the chip's lock in d. Call with the lock held.
 func (s *scheduler) after(owner *function, d time.Duration, do func()) {
@@ -172,6 +178,9 @@ func (s *scheduler) run(gone chan struct{}) {
 			return
 		}
 		d := s.pending[0].at.Sub(s.clock.Now())
+		if s.foreign {
+			d = min(d, foreignLook)
+		}
 		s.chip.unlock()
 		t := time.NewTimer(d)
 		select {

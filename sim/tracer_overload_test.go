@@ -68,6 +68,23 @@ func TestTracerOverload(t *testing.T) {
 	}
 }
 
+// TestForeignClock: on a clock that is not the wall's, what is due in a minute of it
+// happens then, not in a minute of the wall's.
+func TestForeignClock(t *testing.T) {
+	c, err := New(Options{Clock: slowMachine{time.Now(), 10000}})
+	require.NoError(t, err)
+	done := make(chan struct{})
+	c.mu.Lock()
+	c.sched.after(nil, time.Minute, func() { close(done) })
+	c.unlock()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatal("6 ms take 30 s")
+	}
+	require.NoError(t, c.Close())
+}
+
 // TestTracerOverloadSlips: on a clock that stands still while the chip works, a load
 // beyond its bounds writes the same each time.
 func TestTracerOverloadSlips(t *testing.T) {
