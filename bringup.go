@@ -15,9 +15,16 @@ import (
 
 // Stages up to INIT_HCA. Each file of stages keeps the order of the table.
 
+// errNoTransport refuses a transport that is nil.
+var errNoTransport error = &vfio.Error{Op: "open", Err: errors.New("the transport is nil"),
+	Remedy: "give it a transport that was opened without an error, as from vfio.Open"}
+
 func (h *HCA) upOpen(context.Context) (note string, err error) {
 	if err := CheckCapRequests(h.o.Capabilities); err != nil {
 		return "", err
+	}
+	if h.t == nil {
+		return "", errNoTransport
 	}
 	info, err := h.t.Info()
 	if err != nil {

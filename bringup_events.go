@@ -19,8 +19,8 @@ import (
 const driverVectors = 3
 
 // Sizes of the driver's own EQs. Linux: 32, 0x1000 and 1 entries with 0x80 to
-// spare, rounded up; the ConnectX-4 of golden/ ran with 2^8 for the first and
-// last.
+// spare, rounded up; the ConnectX-4 whose bring-up was published (docs/sources.md)
+// ran with 2^8 for the first and last.
 const (
 	logCommandEQ = 8
 	logAsyncEQ   = 12

@@ -1,6 +1,8 @@
 package mlxvfio_test
 
 import (
+	"bytes"
+	"log/slog"
 	"strconv"
 	"testing"
 
@@ -39,6 +41,22 @@ func TestCapTypes(t *testing.T) {
 		}
 		closed(t, h, c)
 	}
+}
+
+// TestMaxAtomicSize: HCA, Info and the log say what package atomics makes of the
+// capabilities, not merely the largest bit of their bitmap.
+func TestMaxAtomicSize(t *testing.T) {
+	var said bytes.Buffer
+	h, c := opened(t, "sim:cx5", mlxvfio.Options{Logger: slog.New(slog.NewTextHandler(&said, nil))})
+	require.Regexp(t, `level=INFO msg=up .*atomic_sizes="\[4 8 16 32 64 128 256\]" max_atomic_size=256\n`, said.String())
+	a, ok := h.Cap(prm.CapAtomic)
+	require.True(t, ok)
+	for operations, want := range map[uint16]int{0xf: 256, 3: 8, 1: 0, 0: 0} {
+		prm.AsAtomicCaps(a.Current).SetAtomicOperations(operations)
+		require.Equal(t, want, h.MaxAtomicSize(), "%#x", operations)
+		require.Equal(t, want, h.Info().Atomics.MaxQP, "%#x", operations)
+	}
+	closed(t, h, c)
 }
 
 // A type that firmware refuses although its gate is set is left out; the

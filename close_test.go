@@ -128,6 +128,21 @@ func TestTeardownFaults(t *testing.T) {
 	}
 }
 
+// TestOpenNil: a transport that is missing is a failure of the first stage.
+func TestOpenNil(t *testing.T) {
+	h, err := mlxvfio.Open(t.Context(), nil, mlxvfio.Options{})
+	require.Nil(t, h)
+	var se *mlxvfio.StageError
+	require.ErrorAs(t, err, &se)
+	require.Equal(t, "open", se.Stage)
+	require.Empty(t, se.Undo)
+	require.ErrorContains(t, err, "the transport is nil; give it a transport")
+	_, err = mlxvfio.NewRecoverable(nil, mlxvfio.Options{})
+	var ve *vfio.Error
+	require.ErrorAs(t, err, &ve)
+	require.NotEmpty(t, ve.Remedy)
+}
+
 // A device that keeps pages is reset, and the error names the counts.
 func TestCloseUnbalanced(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

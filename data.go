@@ -246,8 +246,14 @@ func Connect(ctx context.Context, from, to *DataPath, o queues.QPOptions) (a, b 
 // Idle is what to call while there is nothing to poll on any of the DataPaths: it
 // waits for a completion event, or polls on where one of them is polled. It ends
 // with an error when ctx does, when a device died, and when nothing completes on
-// any of them for as long as the options say.
+// any of them for as long as the options say. Without a DataPath, or with one that
+// is nil, it answers a *vfio.Error.
 func Idle(ds ...*DataPath) atomics.Idle {
+	if len(ds) == 0 || slices.Contains(ds, nil) {
+		err := &vfio.Error{Op: "wait for completions", Err: errors.New("a data path is missing"),
+			Remedy: "give Idle every DataPath that is polled, as OpenData made them"}
+		return func(context.Context) error { return err }
+	}
 	events := true
 	for _, d := range ds {
 		events = events && d.EventMode()

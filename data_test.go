@@ -177,6 +177,15 @@ func TestExerciserFinds(t *testing.T) {
 	closed(t, h, c)
 }
 
+// Waiting for nothing is an error, not a panic.
+func TestIdleWithout(t *testing.T) {
+	for _, idle := range []atomics.Idle{mlxvfio.Idle(), mlxvfio.Idle(nil), mlxvfio.Idle(nil, nil)} {
+		var ve *vfio.Error
+		require.ErrorAs(t, idle(t.Context()), &ve)
+		require.NotEmpty(t, ve.Remedy)
+	}
+}
+
 // Work that never completes ends the wait: a message for which nobody has posted
 // a receive WQE is offered for ever.
 func TestIdleEndsStuck(t *testing.T) {

@@ -30,7 +30,10 @@
 // # What it never does
 //
 // It binds no driver (package pci does), uses no kernel driver of the vendor's and no
-// cgo, logs nothing unless it is given a Logger, and panics across no method. Memory
+// cgo, and logs nothing unless it is given a Logger. It does not panic for what a device,
+// the kernel or an argument holds: a transport, operation or DataPath that is nil is an
+// error with a remedy, as is a queue larger than memory. A nil context or a nil receiver,
+// and an access beyond a Window or Mem, are mistakes of the program and do panic. Memory
 // that the device may still reach is not given back to the host, whatever goes wrong.
 //
 // docs/theory.md explains the packages and the life cycles, docs/sources.md where each

@@ -107,6 +107,7 @@ func open(ctx context.Context, t vfio.Transport, o Options) (*HCA, error) {
 	}
 	failed, err := h.runUp(ctx)
 	if err == nil {
+		h.sayUp()
 		return h, nil
 	}
 	se := &StageError{Device: h.deviceName(), Stage: bringUp[failed].name, Err: err, Remedy: remedyFor(err)}
@@ -124,7 +125,7 @@ func open(ctx context.Context, t vfio.Transport, o Options) (*HCA, error) {
 		se.Undo = h.isolate(err)
 	}
 	se.Undo = append(se.Undo, h.runDown(undo)...)
-	if failed == 0 {
+	if failed == 0 && t != nil {
 		// Not taken over by a Device yet, or already closed with it.
 		if err := t.Close(); err != nil {
 			se.Undo = append(se.Undo, err)
@@ -135,6 +136,20 @@ func open(ctx context.Context, t vfio.Transport, o Options) (*HCA, error) {
 		return h, se
 	}
 	return nil, se
+}
+
+// sayUp logs what a function that is up has to offer; one that was brought up
+// half-way has not been asked.
+func (h *HCA) sayUp() {
+	if h.o.upTo != "" {
+		return
+	}
+	a := h.atomics()
+	if a.MaxQP == 0 {
+		h.log.Info("up", "op", "open", "firmware", h.firmware, "atomics", "not supported")
+		return
+	}
+	h.log.Info("up", "op", "open", "firmware", h.firmware, "atomics", a.Operations, "atomic_sizes", a.SizesQP, "max_atomic_size", a.MaxQP)
 }
 
 // undoLimit bounds what a failing Open may spend on undoing while its caller has

@@ -71,7 +71,7 @@ type Atomics struct {
 	Operations []string `json:"operations,omitempty"`
 	SizesQP    []int    `json:"sizes_qp,omitempty"`
 	SizesDC    []int    `json:"sizes_dc,omitempty"`
-	// MaxQP and MaxDC are the largest sizes, 0 without any.
+	// MaxQP is HCA.MaxAtomicSize; MaxDC is the largest of SizesDC, 0 without any.
 	MaxQP int `json:"max_qp"`
 	MaxDC int `json:"max_dc"`
 	// HostOrder says that 8-byte results arrive in host byte order.
@@ -81,9 +81,16 @@ type Atomics struct {
 // atomicOperations are the bits of atomic_operations.
 var atomicOperations = []string{"CMP_SWAP", "FETCH_ADD", "MASKED_CMP_SWAP", "MASKED_FETCH_ADD"}
 
-// MaxAtomicSize is the largest argument of an atomic operation on a QP in bytes;
-// 0 if the device has no atomics.
-func (h *HCA) MaxAtomicSize() int { return h.atomics().MaxQP }
+// MaxAtomicSize is the largest argument of an atomic operation on a QP in bytes, as
+// the capabilities in force say (atomics.Caps.MaxAtomicSize); 0 if atomics are not
+// supported.
+func (h *HCA) MaxAtomicSize() int {
+	c, err := h.AtomicCaps()
+	if err != nil {
+		return 0 // structures that were read are never too short
+	}
+	return c.MaxAtomicSize()
+}
 
 func (h *HCA) atomics() Atomics {
 	c, ok := h.Cap(prm.CapAtomic)
@@ -92,16 +99,13 @@ func (h *HCA) atomics() Atomics {
 	}
 	v := prm.AsAtomicCaps(c.Current)
 	a := Atomics{
-		Supported: true, HostOrder: v.AtomicReq8BEndiannessMode() == 1,
+		Supported: true, MaxQP: h.MaxAtomicSize(), HostOrder: v.AtomicReq8BEndiannessMode() == 1,
 		SizesQP: sizes(v.AtomicSizeQP()), SizesDC: sizes(v.AtomicSizeDC()),
 	}
 	for i, name := range atomicOperations {
 		if v.AtomicOperations()>>i&1 != 0 {
 			a.Operations = append(a.Operations, name)
 		}
-	}
-	if n := len(a.SizesQP); n > 0 {
-		a.MaxQP = a.SizesQP[n-1]
 	}
 	if n := len(a.SizesDC); n > 0 {
 		a.MaxDC = a.SizesDC[n-1]

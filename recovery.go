@@ -51,6 +51,9 @@ type Recoverable struct {
 // NewRecoverable takes t over: Close closes it, and so does a failing
 // NewRecoverable. o is used for each life of the function.
 func NewRecoverable(t vfio.Transport, o Options) (*Recoverable, error) {
+	if t == nil {
+		return nil, errNoTransport
+	}
 	o.defaults()
 	o.park = true
 	dev, err := vfio.NewDevice(t, vfio.DeviceOptions{Space: o.Space, Memory: o.Memory, Logger: o.Logger})

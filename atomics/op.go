@@ -153,6 +153,9 @@ func (o *Op) refuseField(field string, v uint64, err error, remedy string) error
 // alignment and operands. The error is an *OpError. It does not ask what a
 // device offers; Caps.Check does. It allocates nothing unless it refuses.
 func (o *Op) Check() error {
+	if o == nil {
+		return (&Op{Kind: numKinds}).refuse(ErrKind, "it is nil; give an operation")
+	}
 	if o.Kind >= numKinds {
 		return o.refuse(ErrKind, "use one of the operations of this package")
 	}

@@ -86,6 +86,9 @@ func (p *Profile) Form(op prm.WQEOpcode, size int) *Form {
 // FormOf is the form that carries the operation, nil if the device does not offer
 // it.
 func (p *Profile) FormOf(o *Op) *Form {
+	if o == nil {
+		return nil
+	}
 	size := max(o.Size, 4)
 	op := prm.WQEAtomicMaskedCS
 	switch {

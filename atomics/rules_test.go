@@ -97,6 +97,17 @@ func TestAtomicMode(t *testing.T) {
 	}
 }
 
+// An operation that is nil is refused like one that does not exist.
+func TestNilOp(t *testing.T) {
+	_, err := new(Profile).Encode(new(Request), nil)
+	for _, err := range []error{err, (*Op)(nil).Check(), Caps{}.Check(nil), (*Op)(nil).Encode(new(Request), LittleEndian)} {
+		var oe *OpError
+		require.ErrorAs(t, err, &oe)
+		require.ErrorIs(t, err, ErrKind)
+		require.Equal(t, "it is nil; give an operation", oe.Remedy)
+	}
+}
+
 func TestCapsCheck(t *testing.T) {
 	cx4 := Caps{Operations: 0xf, SizesQP: 0x3c}
 	old := Caps{Operations: 0x3, SizesQP: 0x8}

@@ -18,7 +18,8 @@ func TestOptionBounds(t *testing.T) {
 	w := h.target(t).Window
 	for _, o := range []Options{
 		{}, {Window: w, Period: MinPeriod - 1}, {Window: w, Period: -1}, {Window: w, Period: MaxPeriod + 1}, {Window: w, Period: math.MaxInt64},
-		{Window: w, Events: -1}, {Window: w, HealthPoll: -1}, {Window: w, ProbePeriod: -1}, {Window: w, ProbeLimit: -1},
+		{Window: w, Events: -1}, {Window: w, Events: math.MaxInt}, {Window: w, Events: MaxEvents + 1},
+		{Window: w, History: math.MaxInt}, {Window: w, History: MaxHistory + 1}, {Window: w, HealthPoll: -1}, {Window: w, ProbePeriod: -1}, {Window: w, ProbeLimit: -1},
 	} {
 		_, err := New(o)
 		var oe *OptionError

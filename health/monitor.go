@@ -20,6 +20,8 @@ const (
 	DefaultProbeLimit  = 5 * time.Second
 	DefaultHistory     = 1024
 	DefaultEvents      = 64
+	MaxHistory         = 1 << 20 // samples
+	MaxEvents          = 1 << 16
 )
 
 // Options tune a Monitor. Window is required; with it alone, a function that some
@@ -53,7 +55,8 @@ type Options struct {
 	// Host), 0 is 30 s; ProbeLimit bounds one, 0 is 5 s.
 	ProbePeriod, ProbeLimit time.Duration
 	// History is the number of samples kept, 0 is 1024, negative keeps none. Events
-	// is the room of the channel of events, 0 is 64.
+	// is the room of the channel of events, 0 is 64. Both are taken from memory at
+	// once: more than MaxHistory and MaxEvents are refused.
 	History, Events int
 	// OnSample sees every sample and the verdict after it, on the monitor's
 	// goroutine: a black box keeps itself up to date by it. It must not block, and
@@ -85,6 +88,10 @@ func (o *Options) defaults() error {
 		return &OptionError{"Period", fmt.Sprintf("%v is below %v", o.Period, MinPeriod)}
 	case o.Period > MaxPeriod:
 		return &OptionError{"Period", fmt.Sprintf("%v is above %v", o.Period, MaxPeriod)}
+	case o.History > MaxHistory:
+		return &OptionError{"History", fmt.Sprintf("%d samples are more than %d; store what has to be kept longer as OnSample sees it", o.History, MaxHistory)}
+	case o.Events > MaxEvents:
+		return &OptionError{"Events", fmt.Sprintf("room for %d is more than %d; read the channel more often", o.Events, MaxEvents)}
 	case o.Events < 0:
 		return &OptionError{"Events", fmt.Sprintf("the channel has no room for %d", o.Events)}
 	case o.HealthPoll < 0 || o.ProbePeriod < 0 || o.ProbeLimit < 0:

@@ -66,11 +66,14 @@ type Capture struct {
 // capture: when it is over, the capture ends as by Stop, and the tracer is given back.
 // Close in any case.
 //
-// Errors: *CapabilityError, *BufferError (nothing was written to the device),
+// Errors: *OptionError, *CapabilityError, *BufferError (nothing was written to the device),
 // *BusyError, *LostError, *MismatchError, and those of the registers. After an error
 // nothing is left: the tracer is given back and the memory free, unless the device
 // does not answer.
 func Open(ctx context.Context, d Device, o Options) (_ *Capture, err error) {
+	if o.Queue > MaxQueue {
+		return nil, &OptionError{"Queue", fmt.Sprintf("%d records are more than %d; call Next in time instead", o.Queue, MaxQueue)}
+	}
 	caps, err := ReadCaps(ctx, d.Port)
 	if err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package tracer
 import (
 	"context"
 	"io"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -280,6 +281,11 @@ func TestOpenFails(t *testing.T) {
 			var be *BufferError
 			require.ErrorAs(t, err, &be)
 			require.True(t, be.Violates(RuleSize))
+		}, nil},
+		"queue": {func(_ *fake, o *Options) { o.Queue = math.MaxInt }, func(t *testing.T, err error) {
+			var oe *OptionError
+			require.ErrorAs(t, err, &oe)
+			require.Equal(t, "Queue", oe.Option)
 		}, nil},
 		"too large": {func(_ *fake, o *Options) { o.BufferSize = 4096 << 7 }, func(t *testing.T, err error) {
 			require.ErrorContains(t, err, "from 4096 to 262144")

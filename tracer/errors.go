@@ -33,6 +33,14 @@ func (e *CapabilityError) Error() string {
 // Unwrap gives vfio.ErrNotSupported.
 func (e *CapabilityError) Unwrap() error { return vfio.ErrNotSupported }
 
+// OptionError refuses Options, before the device is asked anything.
+type OptionError struct{ Option, Rule string }
+
+// Error names the option and the rule.
+func (e *OptionError) Error() string {
+	return fmt.Sprintf("firmware tracer: %s: %s", e.Option, e.Rule)
+}
+
 // BusyError says that another function or a tool kept the tracer. It matches ErrBusy.
 type BusyError struct {
 	Waited time.Duration

@@ -17,8 +17,8 @@ type Options struct {
 	// device's maximum; 0 is 1 MiB, or the maximum if that is less.
 	BufferSize int
 	// Queue is how many records may wait for Next before blocks are dropped and
-	// counted; 0 is twice the blocks of the ring, 4096 at least. Each takes about 350
-	// bytes of host memory, from the beginning.
+	// counted; 0 is twice the blocks of the ring, from 4096 to MaxQueue. Each takes about 350
+	// bytes of host memory, from the beginning; more than MaxQueue are refused.
 	Queue int
 	// Wait is how long to wait for another owner of the tracer: 0 asks once,
 	// negative waits as long as the context lasts.
@@ -46,6 +46,9 @@ type Options struct {
 	Logger    *slog.Logger // nil is silent
 }
 
+// MaxQueue is the largest Options.Queue: about 370 MB of host memory.
+const MaxQueue = 1 << 20
+
 const (
 	defaultBuffer    = 1 << 20
 	leastQueue       = 4096
@@ -61,7 +64,7 @@ func (o *Options) defaults(c *Caps) {
 		o.BufferSize = int(min(defaultBuffer, c.MaxBuffer()))
 	}
 	if o.Queue <= 0 {
-		o.Queue = max(2*int(blocksOf(o.BufferSize)), leastQueue)
+		o.Queue = min(max(2*int(blocksOf(o.BufferSize)), leastQueue), MaxQueue)
 	}
 	if o.Poll <= 0 {
 		if o.Poll = defaultSafety; o.Polled {

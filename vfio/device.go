@@ -36,9 +36,14 @@ type Device struct {
 	vectors []*Vector
 }
 
-// NewDevice takes over t: Close closes it. On failure t stays the caller's. On a
-// transport without DMA (sysfs) the address space exists, and refuses to allocate.
+// NewDevice takes over t: Close closes it. On failure t stays the caller's; a nil t
+// is refused with an *Error. On a transport without DMA (sysfs) the address space
+// exists, and refuses to allocate.
 func NewDevice(t Transport, o DeviceOptions) (*Device, error) {
+	if t == nil {
+		return nil, &Error{Op: "make device", Err: errors.New("the transport is nil"),
+			Remedy: "give it a transport that was opened without an error, as from vfio.Open"}
+	}
 	info, err := t.Info()
 	if err != nil {
 		return nil, fmt.Errorf("query device: %w", err)
@@ -60,12 +65,12 @@ func NewDevice(t Transport, o DeviceOptions) (*Device, error) {
 // privateSpace is a Device's own address space; one that refuses to allocate if
 // the transport has no DMA.
 func privateSpace(m Mapper, kind MemoryKind) (*AddressSpace, error) {
-	limits, err := m.Limits()
+	limits, err := limitsOf(m)
 	if errors.Is(err, ErrNotSupported) {
 		return &AddressSpace{refuse: err}, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("query DMA limits: %w", err)
+		return nil, err
 	}
 	return newSpace(m, limits, SpaceOptions{Memory: kind})
 }

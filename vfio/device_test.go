@@ -319,6 +319,18 @@ func TestNewDeviceFails(t *testing.T) {
 	}
 }
 
+// What is missing is said, with a remedy.
+func TestNilArguments(t *testing.T) {
+	_, err := vfio.NewDevice(nil, vfio.DeviceOptions{})
+	_, err2 := vfio.NewAddressSpace(nil, vfio.SpaceOptions{})
+	for word, err := range map[string]error{"transport": err, "mapper": err2} {
+		var ve *vfio.Error
+		require.ErrorAs(t, err, &ve)
+		require.ErrorContains(t, err, "the "+word+" is nil")
+		require.NotEmpty(t, ve.Remedy)
+	}
+}
+
 var sink atomic.Uint32
 
 func BenchmarkWindow(b *testing.B) {

@@ -73,13 +73,27 @@ type AddressSpace struct {
 	stats  SpaceStats
 }
 
-// NewAddressSpace makes an empty address space over m, which outlives it.
+// NewAddressSpace makes an empty address space over m, which outlives it. A nil m
+// is refused with an *Error.
 func NewAddressSpace(m Mapper, o SpaceOptions) (*AddressSpace, error) {
-	limits, err := m.Limits()
+	limits, err := limitsOf(m)
 	if err != nil {
-		return nil, fmt.Errorf("query DMA limits: %w", err)
+		return nil, err
 	}
 	return newSpace(m, limits, o)
+}
+
+// limitsOf asks a Mapper what it takes.
+func limitsOf(m Mapper) (DMALimits, error) {
+	if m == nil {
+		return DMALimits{}, &Error{Op: "make address space", Err: errors.New("the mapper is nil"),
+			Remedy: "give it the Mapper of a transport, as Transport.DMA answers it"}
+	}
+	limits, err := m.Limits()
+	if err != nil {
+		return DMALimits{}, fmt.Errorf("query DMA limits: %w", err)
+	}
+	return limits, nil
 }
 
 func newSpace(m Mapper, limits DMALimits, o SpaceOptions) (*AddressSpace, error) {

@@ -138,12 +138,7 @@ func (c *Card) Err() error {
 	return errors.Join(errs...)
 }
 
-// Heads are the names of the columns that Columns gives.
-func Heads() []string {
-	return []string{"test", "guarantee", "subject", "verdict", "ops", "detail"}
-}
-
-// Columns is the row as text.
+// Columns is the row as text: test, guarantee, subject, verdict, operations, detail.
 func (r Row) Columns() []string {
 	v := string(r.Verdict)
 	if r.Fault != atomics.NoFault {

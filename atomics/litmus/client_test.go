@@ -132,6 +132,8 @@ func TestClientRefuses(t *testing.T) {
 	require.ErrorAs(t, err, &oe)
 	require.Equal(t, 4, oe.Size)
 
+	_, err = bad.Do(t.Context(), nil)
+	require.ErrorIs(t, err, atomics.ErrKind)
 	_, err = atomics.NewClient(atomics.ClientOptions{Conn: q.Conn, Reply: q.Local.Slice(0, 8)})
 	require.ErrorContains(t, err, "reply memory")
 	_, err = atomics.NewClient(atomics.ClientOptions{Reply: q.Local})

@@ -24,18 +24,25 @@ func TestVersion(t *testing.T) {
 func TestInfo(t *testing.T) {
 	text := works(t, "info", "sim:cx4,fw=14.12.1220")
 	for _, line := range []string{
-		`function: +sim:cx4\S*, ConnectX-4 \(15b3:1013`, `firmware: +14\.12\.1220,`, `board: +PSID \S+`, `ISSI: +1\n`, `port: +\S+, 1 port\n`,
+		`function: +sim:cx4\S*, ConnectX-4 \(15b3:1013`, `firmware: +14\.12\.1220,`, `board: +PSID \S+`, `ISSI: +1\n`, `port: +\S+, 1 port\n`, `atomics: .*; 4 8 16 32 bytes on QPs, [^;]*;\s+max_atomic_size 32\n`,
 		`commands: +completed by events, 32 slots`, `command EQ: +EQN \d+, \d+ entries, MSI-X vector 0: CMD`, `pages: +12874 with firmware`, `health: +counter \d+, syndrome OK`,
 	} {
 		require.Regexp(t, line, text)
 	}
 	o := object(t, "info/1", "info", "sim:cx4")
 	require.Equal(t, "14.12.1220", o["firmware"])
-	require.Greater(t, o["max_atomic_size"], 0.0)
+	require.EqualValues(t, 32, o["max_atomic_size"])
 	hca := o["hca"].(map[string]any)
+	require.EqualValues(t, 32, hca["atomics"].(map[string]any)["max_qp"])
 	require.Equal(t, true, hca["events"])
 	require.Len(t, hca["eqs"], 3)
 	require.EqualValues(t, 12874, hca["pages"].(map[string]any)["outstanding"])
+}
+
+func TestAtomicsText(t *testing.T) {
+	require.Equal(t, "not supported", atomicsText(mlxvfio.Atomics{}))
+	require.Equal(t, "CMP_SWAP; 8 bytes on QPs; max_atomic_size not supported",
+		atomicsText(mlxvfio.Atomics{Supported: true, Operations: []string{"CMP_SWAP"}, SizesQP: []int{8}}))
 }
 
 func TestPortType(t *testing.T) {

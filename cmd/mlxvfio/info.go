@@ -85,7 +85,8 @@ type infoResult struct {
 	Segment  segmentState `json:"segment"`
 	// HCA is what was found when the function came up.
 	HCA *mlxvfio.Info `json:"hca,omitempty"`
-	// MaxAtomicSize is the largest argument of an atomic operation on a QP in bytes.
+	// MaxAtomicSize is the largest argument of an atomic operation on a QP in bytes,
+	// 0 where atomics are not supported.
 	MaxAtomicSize *int `json:"max_atomic_size,omitempty"`
 	Slots         int  `json:"command_slots,omitempty"`
 }
@@ -188,13 +189,16 @@ const fwPage = 4096
 
 func atomicsText(t mlxvfio.Atomics) string {
 	if !t.Supported {
-		return "none"
+		return "not supported"
 	}
 	s := fmt.Sprintf("%s; %s bytes on QPs", strings.Join(t.Operations, " "), list(t.SizesQP))
 	if len(t.SizesDC) > 0 {
 		s += fmt.Sprintf(", %s on DC", list(t.SizesDC))
 	}
-	return s
+	if t.MaxQP == 0 {
+		return s + "; max_atomic_size not supported"
+	}
+	return s + fmt.Sprintf("; max_atomic_size %d", t.MaxQP)
 }
 
 func list(ns []int) string {

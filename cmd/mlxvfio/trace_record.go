@@ -58,9 +58,6 @@ it takes to decode them: the string database, clock samples, and an exact record
 	return c
 }
 
-// mostQueued is the longest queue, of a few hundred megabytes.
-const mostQueued = 1 << 20
-
 // parseSize reads a number of bytes with K or M behind it.
 func parseSize(s string) (int, error) {
 	digits, unit := s, 1
@@ -88,8 +85,8 @@ func (f *recordFlags) options() (o tracer.Options, err error) {
 		return o, usagef("--for %v is negative", f.length)
 	case f.wait < 0:
 		return o, usagef("--wait %v is negative", f.wait)
-	case f.queue < 0 || f.queue > mostQueued:
-		return o, usagef("--queue %d: want 1 to %d blocks; each takes some memory from the beginning", f.queue, mostQueued)
+	case f.queue < 0 || f.queue > tracer.MaxQueue:
+		return o, usagef("--queue %d: want 1 to %d blocks; each takes some memory from the beginning", f.queue, tracer.MaxQueue)
 	}
 	if f.size != "" {
 		if o.BufferSize, err = parseSize(f.size); err != nil {

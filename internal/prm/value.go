@@ -127,12 +127,6 @@ func (s *Struct) Bytes(buf []byte, path string) ([]byte, error) {
 	return buf[lo:hi:hi], nil
 }
 
-// Get reads the number at path of a buffer that begins with s.
-func Get(buf []byte, s *Struct, path string) (uint64, error) { return s.Get(buf, path) }
-
-// Put writes the number at path of a buffer that begins with s.
-func Put(buf []byte, s *Struct, path string, v uint64) error { return s.Put(buf, path, v) }
-
 // Writer fills a structure by paths and keeps the first error, so that a
 // sequence of Set needs one check at its end. It belongs to one goroutine.
 type Writer struct {
