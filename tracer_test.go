@@ -237,11 +237,16 @@ func TestTracerStrings(t *testing.T) {
 	dir := t.TempDir()
 	tr, err := h.OpenTracer(t.Context(), tracer.Options{CacheDir: dir})
 	require.NoError(t, err)
-	got := follow(t, tr, 0, func(o *traced) bool { return o.strings == 2 && len(o.blocks) > o.since+100 })
+	// A slow machine writes much with the new strings before they are read: enough is
+	// taken behind them that it is little.
+	got := follow(t, tr, 0, func(o *traced) bool {
+		return o.strings == 2 && len(o.blocks) > max(200, o.since+100) && o.unknown < uint64(len(o.messages))/10
+	})
 	require.NoError(t, tr.Close(t.Context()))
 	require.Empty(t, got.gaps)
 	require.Equal(t, 2, got.strings)
 	require.Equal(t, got.unknown, got.counters.UnknownStrings, "what is read behind the new strings has them")
+	require.Less(t, got.counters.UnknownStrings, got.counters.Messages/10)
 	require.Zero(t, got.counters.BadFormats)
 	_, info := tr.DB()
 	require.NotEmpty(t, info.Path)

@@ -79,12 +79,14 @@ func (p *joint) beside(said map[string]bool) string {
 		}
 		return p.err.Error()
 	}
-	// They are all about one device.
-	rest, dead := *ce, slices.ContainsFunc(ce.Errs, func(err error) bool { return followsFrom(err, said) })
+	// They are all about one device: what is left follows from its own death alone.
+	rest := *ce
+	dead := slices.ContainsFunc(ce.Errs, func(err error) bool { return deathIn(err) != "" })
+	again := slices.ContainsFunc(ce.Errs, func(err error) bool { return said[deathIn(err)] })
 	rest.Errs = nil
 	for _, err := range ce.Errs {
 		d := deathIn(err)
-		if dead && d != "" || followsFrom(err, said) {
+		if d != "" && (again || said[d]) || d == "" && dead && isLeft(err) {
 			continue
 		}
 		rest.Errs = append(rest.Errs, err)
@@ -101,11 +103,13 @@ func (p *joint) beside(said map[string]bool) string {
 // followsFrom tells whether err says nothing but that a device is dead of which that
 // was said, or that something has not been given back to such a one.
 func followsFrom(err error, said map[string]bool) bool {
+	return isLeft(err) && len(said) > 0 || said[deathIn(err)]
+}
+
+// isLeft tells whether err says that something has not been given back.
+func isLeft(err error) bool {
 	var left *mlxvfio.LeftError
-	if errors.Is(err, queues.ErrInUse) || errors.As(err, &left) {
-		return len(said) > 0
-	}
-	return said[deathIn(err)]
+	return errors.Is(err, queues.ErrInUse) || errors.As(err, &left)
 }
 
 // deathIn is what a device died of, by the innermost error that names it, whatever

@@ -45,6 +45,7 @@ func TestDeathSaidOnce(t *testing.T) {
 		{errors.Join(a, &mlxvfio.CloseError{Device: "a", Errs: []error{dead(prm.OpDestroyQP, a), lost("host", "unmap"), left}}), a.Error() + "; a: the memory is free; the device can be opened again"},
 		{errors.Join(a, &mlxvfio.CloseError{Device: "a", Errs: []error{a, refused}}), a.Error() + "; a: regular teardown: " + refused.Error() + how},
 		{errors.Join(a, &mlxvfio.CloseError{Device: "b", Errs: []error{b}}), a.Error() + "; b: regular teardown: " + b.Error() + how},
+		{errors.Join(a, &mlxvfio.CloseError{Device: "b", Errs: []error{left}}), a.Error() + "; b: regular teardown: " + left.Error() + how}, // b lives
 		{&mlxvfio.CloseError{Device: "a", Errs: []error{left}}, "a: regular teardown: " + left.Error() + how},
 	} {
 		require.Equal(t, c.want, oneLine(c.err))
