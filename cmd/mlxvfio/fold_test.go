@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -108,13 +109,34 @@ func TestHeadOfADeadDevice(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	path := filepath.Join(t.TempDir(), "x")
 	works(t, "trace", "record", "sim,load=100", "--for", "20ms", "-o", path) // the strings are in the cache then
-	args := []string{"trace", "record", "sim,load=100,fault=all-ones@2s", "--for", "5s", "--force", "-o", path}
-	o := cli(t, args...)
-	require.Contains(t, o.out, "(sim), firmware 16.35.4030\n")
+	dir := socketDir(t)
+	sock, control := filepath.Join(dir, "s"), filepath.Join(dir, "c")
+	dies := func(more ...string) outcome { // once blocks are recorded
+		t.Helper()
+		require.NoError(t, os.Remove(path))
+		served := start(t, "serve", "sim,load=100", "--socket", sock, "--control", control)
+		served.says("ready")
+		p := start(t, append([]string{"trace", "record", "vfio-user:" + sock, "--for", "1h", "--force", "-o", path}, more...)...)
+		begun := int64(0)
+		require.Eventually(t, func() bool {
+			f, err := os.Stat(path)
+			if err == nil && begun == 0 {
+				begun = f.Size()
+			}
+			return err == nil && begun > 0 && f.Size() > begun
+		}, 60*time.Second, 10*time.Millisecond)
+		works(t, "tell", control, "fault", "all-ones")
+		o := p.ends()
+		require.NoError(t, served.cmd.Process.Kill())
+		served.ends()
+		return o
+	}
+	o := dies()
+	require.Contains(t, o.out, ", firmware 16.35.4030\n")
 	require.Contains(t, o.out, "device lost")
 	refuses(t, o, exitFailed, "reads all ones", "the function was reset and the memory is free")
 	require.Equal(t, 1, strings.Count(o.err, "reads all ones"), o.err)
-	o = cli(t, append(args, "--json")...)
+	o = dies("--json")
 	require.Equal(t, "16.35.4030", decodeOne(t, "trace-record/1", o.out)["firmware"])
 }
 
