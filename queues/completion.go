@@ -40,13 +40,18 @@ type Completion struct {
 	RemoteQPN uint32
 }
 
-// sent makes c the success of a send WQE. w has the send opcode in its low 32 bits,
-// n the byte count as it lies in the entry. What is written as parts of a word the
-// compiler stores as one: three stores are all.
-func (c *Completion) sent(wrid, w, qpn uint64, n uint32) {
-	c.WRID = wrid
+// success makes c one of a send WQE: w has the send opcode in its low 32 bits, and
+// nothing else there. What is written as parts of a word the compiler stores as one;
+// with sent three stores are all.
+func (c *Completion) success(w uint64) {
 	c.SendOpcode, c.Opcode, c.Syndrome, c.Vendor = prm.WQEOpcode(w), prm.CQEOpcode(w>>8), prm.CQESyndrome(w>>16), uint8(w>>24)
-	v := bits.ReverseBytes64(uint64(n)) | qpn
+}
+
+// sent says of a success what it was. n is the byte count and who, in its upper half,
+// the number of the queue pair, both as they lie in the entry: one swap is for both.
+func (c *Completion) sent(wrid, who uint64, n uint32) {
+	c.WRID = wrid
+	v := bits.ReverseBytes64(who | uint64(n))
 	c.QPN, c.ByteLen = uint32(v), uint32(v>>32)
 }
 

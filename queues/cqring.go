@@ -50,7 +50,6 @@ type CQRing struct {
 	lines []vfio.Line // the entries
 	at    uint32      // index of the next entry; len(lines) stands for 0 of the next pass
 	turn  uint32      // running index of entry 0 of this pass
-	qpn   uint64      // of the queue pair that completed last
 	want  uint64      // what plain keeps of an entry that the hot loops take
 	sq    *SendQueue  // of the queue pair that completed last
 	rec   record
@@ -118,37 +117,33 @@ func (r *CQRing) init(c CQRingConfig) error {
 // neither allocates nor takes a lock as long as nothing fails.
 //
 // The hot paths take successes of the send queue that completed last; pollSlow has
-// the rest. What Poll calls checks the stack, which is enough.
-//
-//go:nosplit
+// the rest. A list of one is polled where Poll is called, as the loop of sends does
+// it, without what a loop needs.
 func (r *CQRing) Poll(dst []Completion) (int, error) {
-	if len(dst) != 1 {
-		return r.pollMany(dst)
-	}
-	// One completion: as the loop of sends, without what a loop needs.
-	at, lines := int(r.at), r.lines
-	if uint(at) >= uint(len(lines)) {
-		return r.pollSlow(dst, 0, 0)
-	}
-	w := r.word(&lines[at], at) ^ r.want
-	if w&plain != 0 {
-		return r.nothing(dst, at)
-	}
-	fromDevice()
-	sq, e := r.sq, &lines[at]
-	i := wqeIndex(w) & sq.mask
-	if i < uint(len(sq.slots)) {
-		if s := &sq.slots[i]; s.end > sq.ci { // outstanding
-			sq.ci = s.end
-			c := &dst[0]
-			c.sent(s.wrid, w, r.qpn, binary.LittleEndian.Uint32(e.Bytes()[0x2c:0x30]))
-			at++
-			r.at = uint32(at)
-			r.rec.store(recordConsumer, (r.turn+uint32(at))&ciMask)
-			return 1, nil
+	return inlined(func() (int, error) {
+		if len(dst) != 1 {
+			return r.pollMany(dst)
 		}
-	}
-	return r.pollSlow(dst, 0, 0)
+		at, lines, want := int(r.at), r.lines, r.want
+		if uint(at) < uint(len(lines)) {
+			e := &lines[at]
+			if w := r.word(e, at) ^ want; w&plain == 0 {
+				fromDevice()
+				c, sq := &dst[0], r.sq
+				c.success(w)
+				slots, i := sq.slots, wqeIndex(w)&sq.mask
+				if i < uint(len(slots)) && slots[i].end > sq.ci { // outstanding
+					sq.ci = slots[i].end
+					c.sent(slots[i].wrid, want<<32, byteCount(e))
+					at++
+					r.at = uint32(at)
+					r.rec.store(recordConsumer, (r.turn+uint32(at))&ciMask)
+					return 1, nil
+				}
+			}
+		}
+		return r.pollRest(dst)
+	})
 }
 
 // pollMany is Poll with a list of any other length.
@@ -163,13 +158,12 @@ func (r *CQRing) pollMany(dst []Completion) (int, error) {
 	return n, nil
 }
 
-// nothing is what Poll answers to a list of one when entry at is none the hot paths
-// take. That it has not arrived is the most frequent answer of all to a caller who
-// waits.
+// pollRest is Poll with a list of one when the entry is none the hot paths take.
+// That it has not arrived is the most frequent answer of all to a caller who waits.
 //
 //go:noinline
-func (r *CQRing) nothing(dst []Completion, at int) (int, error) {
-	if !r.arrived(r.ownByte(&r.lines[at], at)) && r.quiet(at) {
+func (r *CQRing) pollRest(dst []Completion) (int, error) {
+	if at := int(r.at); at < len(r.lines) && !r.arrived(r.ownByte(&r.lines[at], at)) && r.quiet(at) {
 		return 0, nil
 	}
 	return r.pollSlow(dst, 0, 0)
@@ -193,6 +187,9 @@ func (r *CQRing) quiet(at int) bool {
 	return uint(at) < uint(len(r.lines)) && r.ownByte(&r.lines[at], at)&1 == own && r.broken.Load() == nil
 }
 
+// byteCount is the byte count of a CQE as it lies there.
+func byteCount(e *vfio.Line) uint32 { return binary.LittleEndian.Uint32(e.Bytes()[0x2c:0x30]) }
+
 // wqeIndex is the WQE counter of a CQE, of the word with the owner bit, with other
 // bits above it.
 func wqeIndex(w uint64) uint { return uint(bits.ReverseBytes64(w) >> 16) }
@@ -211,7 +208,7 @@ func (r *CQRing) sends(dst []Completion) (n int, ci uint64) {
 	lines := r.lines[at:len(r.lines):len(r.lines)]
 	dst = dst[:min(len(dst), rest)]
 	lines = lines[:len(dst)]
-	want, qpn := r.want, r.qpn
+	want, who := r.want, r.want<<32
 	ci = sq.ci
 	for n < len(dst) {
 		w := r.word(&lines[n], at+n) ^ want
@@ -226,7 +223,8 @@ func (r *CQRing) sends(dst []Completion) (n int, ci uint64) {
 			break
 		}
 		ci = s.end
-		c.sent(s.wrid, w, qpn, binary.LittleEndian.Uint32(e.Bytes()[0x2c:0x30]))
+		c.success(w)
+		c.sent(s.wrid, who, byteCount(e))
 		n++
 	}
 	return n, ci
@@ -284,7 +282,7 @@ func (r *CQRing) seek(ci uint32) {
 
 // follow makes p the queue pair whose completions the hot loops take.
 func (r *CQRing) follow(p *peer) {
-	r.last, r.sq, r.qpn = p, p.sq, uint64(p.qpn)
+	r.last, r.sq = p, p.sq
 	r.want = r.want&ownBit | uint64(p.who)
 }
 

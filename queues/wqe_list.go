@@ -36,38 +36,52 @@ type WorkRequest struct {
 // list costs less per WQE than as many calls, most of all where neighbours have
 // the same operation.
 func (q *SendQueue) Post(work []WorkRequest) (n int, err error) {
-	if len(work) != 1 {
-		if len(work) == 0 {
-			return q.postRest(work, 0, 0, 0)
+	return inlined(func() (int, error) {
+		if len(work) != 1 {
+			return q.postMany(work)
 		}
-		var pi uint64
-		var first8 uint64
-		switch r := &work[0]; {
-		case r.Op == prm.WQERdmaWrite && len(r.Inline) != 0:
-			n, pi, first8 = q.runInline(work)
-		case r.Op == prm.WQERdmaWrite, r.Op == prm.WQERdmaRead:
-			n, pi, first8 = q.runRDMA(work)
-		case r.Op == prm.WQEAtomicFA:
-			n, pi, first8 = q.runFetchAdd(work)
-		case r.Op == prm.WQEAtomicMaskedCS && r.Local.Len == 4:
-			n, pi, first8 = q.runMaskedCS4(work)
-		case r.Op == prm.WQEAtomicMaskedCS:
-			n, pi, first8 = q.runMaskedCS8(work)
-		default:
-			return q.postRest(work, 0, 0, 0)
-		}
-		if n < len(work) || !q.bell.Direct() {
-			return q.postRest(work, n, pi, first8)
-		}
-		q.pi, q.rung = pi, uint32(pi)
-		q.bell.Store(wireCount(pi), first8)
-		return len(work), nil
+		return q.postSingle(&work[0])
+	})
+}
+
+// postMany is Post with a list of any other length than one.
+func (q *SendQueue) postMany(work []WorkRequest) (n int, err error) {
+	if len(work) == 0 {
+		return q.postRest(work, 0, 0, 0)
 	}
-	// One request, of a plain form, with room: every instruction counts. Nothing is
-	// written before it is known that the request is right; what is not plain takes
-	// the way of a list. Comparing one after the other, what is posted most first,
-	// is faster than the search that a switch over Op would be.
-	r, pi := &work[0], q.pi
+	var pi uint64
+	var first8 uint64
+	switch r := &work[0]; {
+	case r.Op == prm.WQERdmaWrite && len(r.Inline) != 0:
+		n, pi, first8 = q.runInline(work)
+	case r.Op == prm.WQERdmaWrite, r.Op == prm.WQERdmaRead:
+		n, pi, first8 = q.runRDMA(work)
+	case r.Op == prm.WQEAtomicFA:
+		n, pi, first8 = q.runFetchAdd(work)
+	case r.Op == prm.WQEAtomicMaskedCS && r.Local.Len == 4:
+		n, pi, first8 = q.runMaskedCS4(work)
+	case r.Op == prm.WQEAtomicMaskedCS:
+		n, pi, first8 = q.runMaskedCS8(work)
+	default:
+		return q.postRest(work, 0, 0, 0)
+	}
+	if n < len(work) || !q.bell.Direct() {
+		return q.postRest(work, n, pi, first8)
+	}
+	q.pi, q.rung = pi, uint32(pi)
+	q.bell.Store(wireCount(pi), first8)
+	return len(work), nil
+}
+
+// postSingle posts one request, of a plain form, with room: every instruction counts.
+// Nothing is written before it is known that the request is right; what is not plain
+// takes the way of a list. Comparing one after the other, what is posted most first,
+// is faster than the search that a switch over Op would be. What it calls checks the
+// stack, which is enough.
+//
+//go:nosplit
+func (q *SendQueue) postSingle(r *WorkRequest) (int, error) {
+	pi := q.pi
 	if !q.room(1) {
 		return q.postAny(r)
 	}
