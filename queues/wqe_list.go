@@ -81,11 +81,11 @@ func (q *SendQueue) postMany(work []WorkRequest) (n int, err error) {
 //
 //go:nosplit
 func (q *SendQueue) postSingle(r *WorkRequest) (int, error) {
-	pi := q.pi
+	slots, pi := q.slots, q.pi
 	if !q.room(1) {
 		return q.postAny(r)
 	}
-	s := &q.slots[uint(pi)&uint(len(q.slots)-1)]
+	s := &slots[uint(pi)&uint(len(slots)-1)]
 	w, head, end := s.line, uint64(uint16(pi))<<40|q.qpn8, pi+1
 	var c0 uint64
 	switch op := r.Op; {
@@ -120,8 +120,7 @@ func (q *SendQueue) postSingle(r *WorkRequest) (int, error) {
 			put64(w, 5, r.Compare)
 			put64(w, 6, r.SwapMask)
 			put64(w, 7, r.CompareMask)
-			x, _ := q.place(end)
-			putSGE(x, 0, r.Local) // the ring may end between the two blocks
+			putSGE(slots[uint(end)&uint(len(slots)-1)].line, 0, r.Local) // the ring may end between the two blocks
 			end++
 		default:
 			return q.postAny(r)
