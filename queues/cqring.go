@@ -148,7 +148,7 @@ func (r *CQRing) Poll(dst []Completion) (int, error) {
 
 // pollMany is Poll with a list of any other length.
 //
-//go:noinline
+//go:nosplit
 func (r *CQRing) pollMany(dst []Completion) (int, error) {
 	n, ci := r.sends(dst)
 	if n < len(dst) || n == 0 {

@@ -77,9 +77,6 @@ func duel(sides ...side) (ns []float64, ratio [3]float64) {
 // the metrics are the worst ratios. -benchtime 1x is enough: it has rounds of its
 // own.
 //
-// C's poll is in the measuring loop, and that is what poll/C is about; "C call" is
-// the same through a function, as "list" posts through one.
-//
 // Where the sides differ, C has the lead: its queue pair number, ring size and
 // inline length are constants of the compiler, which also drops its table of
 // request numbers, since nothing reads it; its poll looks for no queue and retires
@@ -111,24 +108,19 @@ func BenchmarkRatio(b *testing.B) {
 			worst = max(worst, ratio[1])
 		}
 	}
-	fmt.Fprintf(&t, "%-16s %5s %7s %7s %6s  %9s %8s %7s   (ns a CQE)\n", "poll", "batch", "Go", "C", "ratio", "quartiles", "C call", "ratio")
-	row = func(v ...any) { fmt.Fprintf(&t, "%-16v %5v %7.2f %7.2f %6.2f  %4.2f–%4.2f %8.2f %7.2f\n", v...) }
-	poll := func(name string, batch int, f side, kind, how string) (inline, call float64) {
-		ref := func(what string) side {
-			return func() float64 { return c.measure(kind, how, what, batch, ratioWQEs) }
-		}
-		ns, ratio := duel(f, ref("plain"), ref("call"))
-		row(name, batch, ns[0], ns[1], ratio[1], ratio[0], ratio[2], ns[2], ns[0]/ns[2])
-		return ratio[1], ns[0] / ns[2]
+	fmt.Fprintf(&t, "%-16s %5s %7s %7s %6s  %9s   (ns a CQE)\n", "poll", "batch", "Go", "C", "ratio", "quartiles")
+	poll := func(name string, batch int, f side, kind, how string) float64 {
+		ns, ratio := duel(f, func() float64 { return c.measure(kind, how, "plain", batch, ratioWQEs) })
+		fmt.Fprintf(&t, "%-16v %5v %7.2f %7.2f %6.2f  %4.2f–%4.2f\n", name, batch, ns[0], ns[1], ratio[1], ratio[0], ratio[2])
+		return ratio[1]
 	}
-	worstPoll, worstCall := 0.0, 0.0
+	worstPoll := 0.0
 	for _, batch := range ratioPolls {
-		inline, call := poll("warm", batch, func() float64 {
+		worstPoll = max(worstPoll, poll("warm", batch, func() float64 {
 			d, n, err := m.Poll(batch, ratioWQEs)
 			require.NoError(b, err)
 			return float64(d.Nanoseconds()) / float64(n)
-		}, "poll", "warm")
-		worstPoll, worstCall = max(worstPoll, inline), max(worstCall, call)
+		}, "poll", "warm"))
 	}
 	poll("empty", 1, func() float64 {
 		d, err := m.PollEmpty(ratioWQEs)
@@ -138,7 +130,6 @@ func BenchmarkRatio(b *testing.B) {
 	fmt.Fprint(os.Stderr, t.String()) // b.Log would cut it
 	b.ReportMetric(worst, "post/C")
 	b.ReportMetric(worstPoll, "poll/C")
-	b.ReportMetric(worstCall, "poll/C-call")
 	b.ReportMetric(0, "ns/op")
 }
 

@@ -45,6 +45,8 @@ func (q *SendQueue) Post(work []WorkRequest) (n int, err error) {
 }
 
 // postMany is Post with a list of any other length than one.
+//
+//go:nosplit
 func (q *SendQueue) postMany(work []WorkRequest) (n int, err error) {
 	if len(work) == 0 {
 		return q.postRest(work, 0, 0, 0)
