@@ -146,7 +146,8 @@ func (r *CQRing) Poll(dst []Completion) (int, error) {
 	})
 }
 
-// pollMany is Poll with a list of any other length.
+// pollMany is Poll with a list of any other length. What it calls checks the stack,
+// which is enough.
 //
 //go:nosplit
 func (r *CQRing) pollMany(dst []Completion) (int, error) {

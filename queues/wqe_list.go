@@ -44,7 +44,8 @@ func (q *SendQueue) Post(work []WorkRequest) (n int, err error) {
 	})
 }
 
-// postMany is Post with a list of any other length than one.
+// postMany is Post with a list of any other length than one. What it calls checks the
+// stack, which is enough.
 //
 //go:nosplit
 func (q *SendQueue) postMany(work []WorkRequest) (n int, err error) {
@@ -78,8 +79,7 @@ func (q *SendQueue) postMany(work []WorkRequest) (n int, err error) {
 // postSingle posts one request, of a plain form, with room: every instruction counts.
 // Nothing is written before it is known that the request is right; what is not plain
 // takes the way of a list. Comparing one after the other, what is posted most first,
-// is faster than the search that a switch over Op would be. What it calls checks the
-// stack, which is enough.
+// is faster than the search that a switch over Op would be. It checks no stack either.
 //
 //go:nosplit
 func (q *SendQueue) postSingle(r *WorkRequest) (int, error) {
