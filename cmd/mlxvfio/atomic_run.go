@@ -86,7 +86,7 @@ func (f *runFlags) operation() (*atomics.Op, []byte, error) {
 		return nil, nil, usagef("--op %q: want %s", f.op, runOpNames)
 	case f.count < 1 || f.count > runLimit:
 		return nil, nil, usagef("--count %d: want 1 to %d", f.count, runLimit)
-	case f.offset < 0 || f.size < 1 || f.offset+f.size > runBlock:
+	case f.offset < 0 || f.size < 1 || f.size > runBlock || f.offset > runBlock-f.size:
 		return nil, nil, usagef("--offset %d --size %d: the block has %d bytes", f.offset, f.size, runBlock)
 	}
 	if k == atomics.MaskedCompareSwap {

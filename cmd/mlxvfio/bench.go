@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -108,11 +109,29 @@ func (f *benchFlags) check() error {
 			}
 		}
 	}
+	for _, o := range benchOps {
+		if o.atomic && slices.Contains(f.ops, o.name) {
+			if err := anySize(o.kind, f.sizes); err != nil {
+				return &usageError{fmt.Sprintf("--op %s: %v", o.name, err)}
+			}
+		}
+	}
 	// Else nothing that is outstanding would complete, and nothing more have room.
 	if s, b := slices.Max(f.signal), slices.Max(f.batches); s-1+b > f.depth {
 		return usagef("--signal %d and --batch %d: together at most one more than --depth %d", s, b, f.depth)
 	}
 	return nil
+}
+
+// anySize refuses sizes of which an atomic has none, whatever the device.
+func anySize(k atomics.Kind, sizes []int) error {
+	var refused error
+	for _, n := range sizes {
+		if refused = (&atomics.Op{Kind: k, Size: n}).Check(); !errors.Is(refused, atomics.ErrSize) {
+			return nil
+		}
+	}
+	return refused
 }
 
 func (a *app) bench(ctx context.Context, dev string, f *benchFlags) error {

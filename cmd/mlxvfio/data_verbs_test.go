@@ -141,6 +141,8 @@ func TestAtomicRunRefuses(t *testing.T) {
 		{"sim", "--op add --value 1 --mask 1", exitUsage, []string{"--mask belongs"}},
 		{"sim", "--op add --value 1 --count 0", exitUsage, []string{"--count"}},
 		{"sim", "--op add --value 1 --size 8 --offset 250", exitUsage, []string{"256 bytes"}},
+		{"sim", "--op add --value 1 --offset 9223372036854775800", exitUsage, []string{"256 bytes"}},
+		{"sim", "--op add --value 1 --offset 8 --size 9223372036854775807", exitUsage, []string{"256 bytes"}},
 		{"sim", "--op add --value 1 --size 3", exitUsage, []string{"powers of two"}},
 		{"sim", "--op add --value 1 --size 4 --offset 2", exitUsage, []string{"not aligned", "align the variable"}},
 		{"sim", "--op swap --value 1 --size 2 --offset 3", exitUsage, []string{"crosses a 4-byte word"}},
@@ -224,6 +226,10 @@ func TestBench(t *testing.T) {
 	require.NotContains(t, text, "outstanding")
 
 	refuses(t, cli(t, "bench", "sim", "--op", "frob"), exitUsage, "frob", "masked-add")
+	for _, sizes := range []string{"3", "512", "3,12"} {
+		refuses(t, cli(t, "bench", "sim", "--op", "write,add", "--size", sizes), exitUsage, "--op add", "powers of two from 1 to 256")
+	}
+	refuses(t, cli(t, "bench", "sim", "--op", "cas", "--size", "256"), exitUsage, "--op cas", "the largest is 128 bytes")
 	refuses(t, cli(t, "bench", "sim", "--depth", "8"), exitUsage, "--batch 16", "1 to 8")
 	refuses(t, cli(t, "bench", "sim", "--depth", "16", "--signal", "16"), exitUsage, "--signal 16")
 	refuses(t, cli(t, "bench", "sim:cx4", "--op", "add", "--size", "64"), exitUnsupported, "add", "atomic_size_qp")

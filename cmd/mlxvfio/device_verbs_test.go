@@ -84,6 +84,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"litmus", "sim", "--peer", "sim", "--record", "/tmp/x"}, "--record"},
 		{[]string{"litmus", "sim", "--runs", "-1"}, "--runs"},
 		{[]string{"litmus", "sim", "--queues", "17"}, "1 to 16"},
+		{[]string{"litmus", "sim", "--queues", "1"}, "of one host want 2 to 16"},
 		{[]string{"serve"}, "--socket"},
 		{[]string{"serve", "--socket", ""}, "--socket is empty"},
 		{[]string{"serve", "--socket", "/tmp/x", "--control", ""}, "--control is empty"},

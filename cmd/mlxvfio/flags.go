@@ -49,9 +49,9 @@ func checkFlag(f *pflag.Flag) error {
 	name, _ := pflag.UnquoteUsage(f)
 	switch {
 	case empty:
-		return usagef("--%s is empty: give it a %s, or leave it out", f.Name, name)
+		return usagef("--%s is empty: give its %s, or leave it out", f.Name, name)
 	case f.Annotations[markPositive] != nil && slices.Contains([]string{"0", "0s"}, f.Value.String()):
-		return usagef("--%s %s is nothing: give it a %s, or leave it out", f.Name, f.Value, name)
+		return usagef("--%s %s is nothing: give its %s, or leave it out", f.Name, f.Value, name)
 	}
 	return nil
 }

@@ -55,6 +55,8 @@ func (a *app) litmus(ctx context.Context, dev string, f *litmusFlags) error {
 		return usagef("--for %v: want more than nothing", f.length)
 	case f.queues < 0 || f.queues > 16:
 		return usagef("--queues %d: want 1 to 16", f.queues)
+	case f.queues == 1 && f.peer == "":
+		return usagef("--queues 1: of one host want 2 to 16, or nothing happens at once")
 	}
 	return a.withPair(ctx, dev, f.peer, func(ctx context.Context, p *dataSession) error {
 		r := &litmusResult{pairHead: p.head()}
