@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -163,38 +164,49 @@ func TestCQErrors(t *testing.T) {
 		{"unknown opcode", func(e *prm.CQE64) { e.SetOpcode(9) }, ErrCQE, false},
 		{"signature error", func(e *prm.CQE64) { e.SetOpcode(prm.CQESigErr) }, ErrCQE, false},
 		{"unknown queue pair", func(e *prm.CQE64) { e.SetQPN(5) }, ErrUnknownQueue, false},
-		{"not posted", func(e *prm.CQE64) { e.SetWQECounter(1) }, ErrNotOutstanding, false},
+		{"not posted", func(e *prm.CQE64) { e.SetWQECounter(2) }, ErrNotOutstanding, false},
 		{"receive not posted", func(e *prm.CQE64) { e.SetOpcode(prm.CQERespSend) }, ErrNotOutstanding, false},
 		{"error of nothing", func(e *prm.CQE64) { e.SetOpcode(prm.CQERespErr) }, ErrNotOutstanding, false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			b := newBench(t, 3)
-			require.NoError(t, b.sq.Nop(42, Signalled))
-			b.dev.write(func(e *prm.CQE64) {
-				e.SetQPN(microQPN)
-				c.fill(e)
-			})
-			b.dev.sent(microQPN, 0, prm.WQENop)
-			dst := make([]Completion, 4)
-			n, err := b.Poll(dst)
-			require.Zero(t, n)
-			require.ErrorIs(t, err, c.want)
-			var ce *CQError
-			require.ErrorAs(t, err, &ce)
-			require.Equal(t, uint32(0x4321), ce.CQN)
-			require.Equal(t, b.mem.Bytes()[:64], ce.CQE)
-			require.ErrorContains(t, err, hex.EncodeToString(ce.CQE))
-			n, err = b.Poll(dst)
-			if c.stays {
+		for _, most := range []int{1, 4} {
+			t.Run(fmt.Sprintf("%s by %d", c.name, most), func(t *testing.T) {
+				b := newBench(t, 3)
+				dst := make([]Completion, most)
+				for i := range uint16(2) {
+					require.NoError(t, b.sq.Nop(41+uint64(i), Signalled))
+				}
+				b.dev.sent(microQPN, 0, prm.WQENop)
+				n, err := b.Poll(dst)
+				require.NoError(t, err)
+				require.Equal(t, 1, n, "from here on the completions of this queue pair are expected")
+				b.dev.write(func(e *prm.CQE64) {
+					e.SetQPN(microQPN)
+					e.SetWQECounter(1)
+					c.fill(e)
+				})
+				b.dev.sent(microQPN, 1, prm.WQENop)
+				n, err = b.Poll(dst)
 				require.Zero(t, n)
-				require.ErrorIs(t, err, c.want, "it cannot go on")
-				return
-			}
-			require.NoError(t, err)
-			require.Equal(t, 1, n)
-			require.Equal(t, uint64(42), dst[0].WRID, "the next one is good")
-			require.Equal(t, uint32(2), binary.BigEndian.Uint32(b.rec))
-		})
+				require.ErrorIs(t, err, c.want)
+				var ce *CQError
+				require.ErrorAs(t, err, &ce)
+				require.Equal(t, uint32(0x4321), ce.CQN)
+				require.Equal(t, uint32(1), ce.Consumer)
+				require.Equal(t, b.mem.Bytes()[64:128], ce.CQE)
+				require.ErrorContains(t, err, hex.EncodeToString(ce.CQE))
+				n, err = b.Poll(dst)
+				if c.stays {
+					require.Zero(t, n)
+					require.ErrorIs(t, err, c.want, "it cannot go on")
+					require.Equal(t, 63, b.sq.Free())
+					return
+				}
+				require.NoError(t, err)
+				require.Equal(t, 1, n)
+				require.Equal(t, uint64(42), dst[0].WRID, "the next one is good")
+				require.Equal(t, uint32(3), binary.BigEndian.Uint32(b.rec))
+			})
+		}
 	}
 }
 
