@@ -286,7 +286,7 @@ func (m *cqModel) fresh(list []modelWQE, like *modelCQE, q *modelQP) []modelWQE 
 	list = slices.Clone(list)
 	for _, e := range m.pending {
 		p := m.qps[e.qpn]
-		if p == nil || e.recv() != like.recv() || p != q && !(shared && p.sharing) {
+		if p == nil || e.recv() != like.recv() || p != q && (!shared || !p.sharing) {
 			continue
 		}
 		i := slices.IndexFunc(list, func(w modelWQE) bool { return w.index == e.index })
@@ -421,7 +421,7 @@ func (m *cqModel) poll(n int) {
 		was = e.qpn
 		var want error
 		var w modelWQE
-		switch ok := false; {
+		switch {
 		case q == nil:
 			see("nobody")
 			want = ErrUnknownQueue
@@ -429,6 +429,7 @@ func (m *cqModel) poll(n int) {
 			see("odd")
 			want = ErrCQE
 		default:
+			var ok bool
 			if w, ok = m.take(&e); !ok {
 				see("stale")
 				want = ErrNotOutstanding
