@@ -268,26 +268,45 @@ func lapped(t *testing.T, log uint8, lap, polled, size int) {
 }
 
 func TestCQBreakAndClose(t *testing.T) {
-	b := newBench(t, 3)
-	require.NoError(t, b.sq.Nop(1, Signalled))
-	b.dev.sent(microQPN, 0, prm.WQENop)
-	b.Break(ErrCQOverrun, "the device said so")
-	dst := make([]Completion, 4)
-	n, err := b.Poll(dst)
-	require.NoError(t, err, "what is there comes first")
-	require.Equal(t, 1, n)
-	b.Break(vfio.ErrGone, "later")
-	_, err = b.Poll(dst)
-	require.ErrorIs(t, err, ErrCQOverrun)
-	require.ErrorContains(t, err, "the device said so")
+	for _, most := range []int{1, 4} {
+		for polled := range 9 { // the ring has 8
+			b := newBench(t, 3)
+			dst := make([]Completion, most)
+			next := func() (int, error) {
+				index := b.sq.Index()
+				require.NoError(t, b.sq.Nop(1, Signalled))
+				b.dev.sent(microQPN, index, prm.WQENop)
+				return b.Poll(dst)
+			}
+			for range polled {
+				n, err := next()
+				require.NoError(t, err)
+				require.Equal(t, 1, n)
+			}
+			b.Break(ErrCQOverrun, "the device said so")
+			n, err := next()
+			require.NoError(t, err, "what is there comes first")
+			require.Equal(t, 1, n)
+			b.Break(vfio.ErrGone, "later")
+			for range 2 {
+				n, err = b.Poll(dst)
+				require.Zero(t, n)
+				require.ErrorIs(t, err, ErrCQOverrun, "after %d, by %d", polled, most)
+				require.ErrorContains(t, err, "the device said so")
+			}
 
-	clear(b.mem.Bytes())
-	b.close()
-	_, err = b.Poll(dst)
-	require.ErrorIs(t, err, vfio.ErrClosed)
-	b.Forget(microQPN)
-	b.Detach(microQPN)
-	b.Arm(false)
+			clear(b.mem.Bytes())
+			b.close()
+			for range 2 {
+				n, err = b.Poll(dst)
+				require.Zero(t, n)
+				require.ErrorIs(t, err, vfio.ErrClosed)
+			}
+			b.Forget(microQPN)
+			b.Detach(microQPN)
+			b.Arm(false)
+		}
+	}
 }
 
 // Any bytes in the ring: no panic, no completion of what was not posted, counters
