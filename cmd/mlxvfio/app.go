@@ -170,7 +170,7 @@ func exitTable() string {
 		rows = append(rows, []string{"  " + strconv.Itoa(x.code), x.meaning})
 	}
 	var b strings.Builder
-	aligned(&b, rows, widthAny)
+	tableIn(&b, rows, widthAny)
 	return strings.TrimRight(b.String(), "\n")
 }
 

@@ -50,7 +50,7 @@ ends healthy. The rungs:
 			rows = append(rows, []string{"", "seen to work on: " + x.Proof})
 		}
 	}
-	aligned(&b, rows, widthAny)
+	tableIn(&b, rows, widthAny)
 	c.Long = strings.TrimRight(b.String(), "\n")
 	r.add(c, quickPeriod)
 	c.Flags().Lookup("passive").Hidden = true // it belongs to the verbs that look, and is refused here
@@ -211,7 +211,7 @@ type recoverResult struct {
 
 func (r *recoverResult) text(w io.Writer) {
 	say := func(format string, args ...any) {
-		fmt.Fprintln(w, folded(fmt.Sprintf(format, args...), 2, r.width))
+		paragraph(w, fmt.Sprintf(format, args...), 2, r.width)
 	}
 	say("%s: before: %v (%s): %s", r.Device, r.Before.State, r.Before.Condition, r.Before.Explanation)
 	if r.Attached != "open" {
@@ -238,7 +238,7 @@ func (r *recoverResult) text(w io.Writer) {
 				rows = append(rows, []string{"  hits", "", "", f.Name + ifText(f.Self, " (itself)")})
 			}
 		}
-		foldedTable(w, rows, r.width)
+		tableIn(w, rows, r.width)
 		switch {
 		case x.Recovered:
 			say("recovered by %v in %v%s", x.By, x.Took.Round(time.Millisecond), ifText(r.After.State != health.Healthy, ", but not well"))

@@ -1,21 +1,15 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/mlxvfio/mlxvfio"
 	"github.com/mlxvfio/mlxvfio/cmdif"
 	"github.com/mlxvfio/mlxvfio/health"
 	"github.com/mlxvfio/mlxvfio/vfio"
-	"golang.org/x/sys/unix"
 )
 
 // What a dead device makes fail (a bring-up, a teardown) fails with the verdict on it,
@@ -126,57 +120,4 @@ func newCloseNote(ce *mlxvfio.CloseError) closeNote {
 	}
 	n.brief = oneLine(&b)
 	return n
-}
-
-// textWidth is how wide lines of text become that are written to w: as a terminal is,
-// but no wider than is read with ease.
-func textWidth(w io.Writer) int {
-	const least, most = 60, 120
-	if f, ok := w.(*os.File); ok {
-		if s, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && s.Col > 0 {
-			return min(max(int(s.Col), least), most)
-		}
-	}
-	return most
-}
-
-// folded is a line that goes on further in where it is too long.
-func folded(line string, hang, width int) string {
-	return strings.Join(wrapLine(line, 0, hang, width), "\n")
-}
-
-// foldedTable is table with last cells that go on below themselves.
-func foldedTable(w io.Writer, rows [][]string, width int) {
-	columns, at := 0, 0
-	for _, r := range rows {
-		columns = max(columns, len(r))
-	}
-	for i := range columns - 1 {
-		cell := 0
-		for _, r := range rows {
-			if i < len(r) {
-				cell = max(cell, utf8.RuneCountInString(r[i]))
-			}
-		}
-		at += cell + 2
-	}
-	width = max(width, at+40)
-	var out [][]string
-	for _, r := range rows {
-		if len(r) < columns {
-			out = append(out, r)
-			continue
-		}
-		for i, l := range wrapLine(r[columns-1], at, at, width) {
-			row := make([]string, columns)
-			if i == 0 {
-				copy(row, r)
-			}
-			row[columns-1] = l[at:] // behind blanks
-			out = append(out, row)
-		}
-	}
-	var b bytes.Buffer
-	table(&b, out)
-	_, _ = w.Write(b.Bytes()) // print keeps the buffer
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -203,17 +202,4 @@ func TestHealthStoppedEarly(t *testing.T) {
 	require.Contains(t, o.out, "ended, not brought up: ")
 	refuses(t, outcome{code: o.code, err: o.err}, exitFailed, "bring-up stage wait-firmware", "the watch was over before; the function was given back")
 	refuses(t, cli(t, "health", "show", "sim,fault=init-never", "--timeout", "300ms"), exitFailed, "being brought up, stage bus-master was done last")
-}
-
-func TestFoldedTable(t *testing.T) {
-	var b bytes.Buffer
-	foldedTable(&b, [][]string{{"name", "x", strings.Repeat("word ", 12) + "end"}, {"a", "", "short"}, {"two", "cells"}}, 50)
-	require.Equal(t, `name  x      word word word word word word word word
-             word word word word end
-a            short
-two   cells
-`, b.String())
-	b.Reset()
-	foldedTable(&b, [][]string{{strings.Repeat("n", 70), "some words that need room all the same, however wide the first is"}}, 60)
-	require.Len(t, strings.Split(b.String(), "\n"), 3, b.String())
 }

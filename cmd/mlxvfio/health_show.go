@@ -86,7 +86,7 @@ func (s *shownHealth) text(w io.Writer) {
 	if s.back != "" {
 		add("given back", "%s", s.back)
 	}
-	foldedTable(w, rows, s.width)
+	tableIn(w, rows, s.width)
 }
 
 // readings are the numbers of a report, a line each.

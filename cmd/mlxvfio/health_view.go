@@ -4,13 +4,11 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/mlxvfio/mlxvfio/health"
-	"golang.org/x/sys/unix"
 )
 
 // viewPeriod is how often a view is drawn at most.
@@ -28,16 +26,12 @@ type view struct {
 
 // newView is nil where w is no terminal.
 func newView(w io.Writer) *view {
-	f, ok := w.(*os.File)
-	if !ok {
-		return nil
-	}
-	if _, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err != nil {
+	if windowOf(w) == nil {
 		return nil
 	}
 	return &view{size: func() (int, int) {
-		s, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-		if err != nil || s.Col == 0 || s.Row == 0 {
+		s := windowOf(w)
+		if s == nil || s.Col == 0 || s.Row == 0 {
 			return 80, 24
 		}
 		return int(s.Col), int(s.Row)
@@ -62,7 +56,7 @@ func (v *view) frame(p *patient, r health.Report) []byte {
 	fmt.Fprintf(&b, "%s (%s) for %v\n", state, r.Verdict.Condition, r.At.Sub(r.Verdict.Since).Round(time.Second))
 	fmt.Fprintf(&b, "%s\n", r.Verdict.Explanation)
 	fmt.Fprintf(&b, "%s\n\n", r.Verdict.Remedy)
-	aligned(&b, readings(&r), widthAny)
+	tableIn(&b, readings(&r), widthAny)
 	b.WriteString("\n")
 	for _, e := range v.events {
 		b.WriteString(e + "\n")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -65,7 +66,6 @@ type watching struct {
 	p      *patient
 	out    *lineWriter
 	view   *view // nil without a terminal
-	width  int   // of text without one
 	worst  health.Verdict
 	events uint64
 	began  time.Time
@@ -85,7 +85,7 @@ func (a *app) healthWatch(ctx context.Context, dev string, w watchArgs) (err err
 			err = errors.Join(err, p.close(ctx))
 		}
 	}()
-	x := &watching{p: p, out: newLineWriter(a.out), width: textWidth(a.out), began: time.Now()}
+	x := &watching{p: p, out: newLineWriter(a.out), began: time.Now()}
 	if !a.json {
 		x.view = newView(a.out)
 	}
@@ -249,7 +249,9 @@ func (x *watching) say(schema string, r lineResult) {
 		x.view.remember(r.line())
 		x.refresh()
 	default:
-		x.out.put([]byte(folded(r.line(), stampWidth+1, x.width) + "\n"))
+		var b bytes.Buffer
+		paragraph(&b, r.line(), stampWidth+1, widthTable)
+		x.out.put(b.Bytes())
 	}
 }
 

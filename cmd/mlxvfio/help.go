@@ -150,7 +150,7 @@ func examples(pairs ...string) string {
 		rows = append(rows, []string{"  " + l[0], "# " + l[1]})
 	}
 	var b strings.Builder
-	aligned(&b, rows, widthAny)
+	tableIn(&b, rows, widthAny)
 	return strings.TrimRight(b.String(), "\n")
 }
 

@@ -191,7 +191,7 @@ func (r *litmusResult) text(w io.Writer) {
 	for _, x := range r.Rows {
 		if g := x.Test + ": " + x.Guarantee; g != group {
 			table(w, rows)
-			paragraph(w, g, 2)
+			paragraph(w, g, 2, widthTable)
 			group, rows = g, nil
 		}
 		verdict := string(x.Verdict)
@@ -206,5 +206,5 @@ func (r *litmusResult) text(w io.Writer) {
 		verdict = "a guarantee is broken" + ifText(len(r.Faults) > 0, ": "+faultNames(r.Faults))
 	}
 	fmt.Fprintln(w)
-	paragraph(w, fmt.Sprintf("%s; %d run%s, %d operations", verdict, r.Runs, plural(r.Runs), r.TotalOps), 2)
+	paragraph(w, fmt.Sprintf("%s; %d run%s, %d operations", verdict, r.Runs, plural(r.Runs), r.TotalOps), 2, widthTable)
 }

@@ -295,7 +295,7 @@ func (r *serveWords) text(w io.Writer) {
 	table(w, rows)
 	fmt.Fprintln(w, "\nrulings, where sources are silent or disagree")
 	for _, x := range r.Rulings {
-		paragraph(w, fmt.Sprintf("  %s: %s (%s)", x.Name, x.Text, x.Source), 4)
+		paragraph(w, fmt.Sprintf("  %s: %s (%s)", x.Name, x.Text, x.Source), 4, widthTable)
 	}
 }
 
@@ -324,5 +324,5 @@ func words(w io.Writer, ws []wordRow, most int) {
 	for _, r := range ws {
 		rows = append(rows, []string{"  " + r.Word, r.Meaning})
 	}
-	aligned(w, rows, most)
+	tableIn(w, rows, most)
 }

@@ -8,22 +8,20 @@ import (
 )
 
 // How wide tables are. The last cell of a longer row goes on below where it begins or,
-// where that is far to the right, stands below the others, a bit further in.
+// where that leaves it little room, stands below the others, a bit further in.
 const (
 	widthTable = 120
-	widthCells = 84 // a last cell that begins behind this column has too little room
+	widthAny   = 1 << 20 // for rows that are set later, such as those of help
+	leastCell  = 36      // the room that a last cell needs where it begins
 	indentCell = 6
 )
 
 // table prints rows in aligned columns, without blanks at the ends of lines. Words are
 // never broken, and of a row nothing but the last cell.
-func table(w io.Writer, rows [][]string) { aligned(w, rows, widthTable) }
+func table(w io.Writer, rows [][]string) { tableIn(w, rows, widthTable) }
 
-// widthAny is for rows that are set later, such as those of help.
-const widthAny = 1 << 20
-
-// aligned is table for another width.
-func aligned(w io.Writer, rows [][]string, most int) {
+// tableIn is table for another width, such as the terminal's.
+func tableIn(w io.Writer, rows [][]string, most int) {
 	var width []int
 	for _, r := range rows {
 		for i, cell := range r {
@@ -38,8 +36,8 @@ func aligned(w io.Writer, rows [][]string, most int) {
 		column := 0
 		for i, cell := range r {
 			n := utf8.RuneCountInString(cell)
-			if i > 0 && i == len(r)-1 && column <= most && column+n > most { // else the others are too wide already
-				cell = lastOfRow(&b, column, cell)
+			if i > 0 && i == len(r)-1 && column+n > most && (column <= most || n > most-indentCell) { // a short one stays beside others that are too wide
+				cell = lastOfRow(&b, column, cell, most)
 				n = 0
 			}
 			b.WriteString(cell)
@@ -51,20 +49,20 @@ func aligned(w io.Writer, rows [][]string, most int) {
 }
 
 // lastOfRow breaks a long last cell; what is to the left of it is in b.
-func lastOfRow(b *strings.Builder, column int, cell string) string {
-	if column <= widthCells {
-		return strings.TrimLeft(strings.Join(wrapLine(cell, column, column, widthTable), "\n"), " ")
+func lastOfRow(b *strings.Builder, column int, cell string, most int) string {
+	if column <= most-leastCell {
+		return strings.TrimLeft(strings.Join(wrapLine(cell, column, column, most), "\n"), " ")
 	}
 	head := strings.TrimRight(b.String(), " ")
 	b.Reset()
 	b.WriteString(head)
-	return "\n" + strings.Join(wrapLine(cell, indentCell, indentCell, widthTable), "\n")
+	return "\n" + strings.Join(wrapLine(cell, indentCell, indentCell, most), "\n")
 }
 
 // paragraph prints a line that may be long; it goes on below the given column.
-func paragraph(w io.Writer, line string, hang int) {
+func paragraph(w io.Writer, line string, hang, width int) {
 	in := len(line) - len(strings.TrimLeft(line, " "))
-	for _, l := range wrapLine(line[in:], in, hang, widthTable) {
+	for _, l := range wrapLine(line[in:], in, hang, width) {
 		fmt.Fprintln(w, l)
 	}
 }

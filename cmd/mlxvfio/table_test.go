@@ -36,6 +36,44 @@ func TestTable(t *testing.T) {
 	require.Contains(t, text([]string{"hex", unbroken}), unbroken)
 }
 
+// TestTableIn: within a width that is given a long last cell goes on below itself while it
+// has room there, else below the others; nothing is wider but what cannot be broken.
+func TestTableIn(t *testing.T) {
+	text := func(width int, rows ...[]string) string {
+		var b bytes.Buffer
+		tableIn(&b, rows, width)
+		return b.String()
+	}
+	require.Equal(t, `name  x      word word word word word word word
+             word word word word word end
+a            short
+two   cells
+`, text(50, []string{"name", "x", strings.Repeat("word ", 12) + "end"}, []string{"a", "", "short"}, []string{"two", "cells"}))
+	rungs := [][]string{{"RUNG", "OUTCOME", "MS"}, {"sw-reset", "failed", "5200.4", "alive: the health counter reads 0x1000005 and has not moved in 5s"},
+		{"  take the software-reset semaphore", "", "0.0", "after 102ms"}}
+	require.Equal(t, `RUNG                                 OUTCOME  MS
+sw-reset                             failed   5200.4
+      alive: the health counter reads 0x1000005 and has not moved in 5s
+  take the software-reset semaphore           0.0     after 102ms
+`, text(80, rungs...))
+	for width := 60; width <= 2*widthTable; width++ { // wider than a table, too
+		for line := range strings.Lines(text(width, append(rungs, []string{strings.Repeat("n", width-20), "", "", strings.Repeat("word ", 60)})...)) {
+			require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), width, line)
+		}
+	}
+	wide := strings.Repeat("n", 70)
+	require.Equal(t, wide+"\n      some words that need room all the same, however wide\n      the first is\n",
+		text(60, []string{wide, "some words that need room all the same, however wide the first is"}))
+	require.Equal(t, wide+"  short\n", text(60, []string{wide, "short"}))
+}
+
+// TestParagraph: a line goes on where it is told to, behind its own blanks at first.
+func TestParagraph(t *testing.T) {
+	var b bytes.Buffer
+	paragraph(&b, "  one two three", 4, 11)
+	require.Equal(t, "  one two\n    three\n", b.String())
+}
+
 // TestTextFits: what is printed as text stays within the columns of a table, but for
 // words that are longer.
 func TestTextFits(t *testing.T) {

@@ -9,25 +9,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How wide help is set: as the terminal is, but no wider than is pleasant to read,
-// and as a manual page where there is no terminal.
+// How wide help and the text of verbs that look at a terminal's width are set: as it is,
+// but no wider than is pleasant to read and no narrower than is of use. Where there is no
+// terminal, help is as wide as a manual page, and text as a table.
 const (
 	widthUnknown = 80
 	widthLeast   = 40
 	widthMost    = 100
+
+	widthLeastText = 60
 )
 
 // helpWidth is the number of columns for help that is written to w.
-func helpWidth(w io.Writer) int {
+func helpWidth(w io.Writer) int { return widthOf(w, widthLeast, widthMost, widthUnknown) }
+
+// textWidth is the number of columns for text that is written to w.
+func textWidth(w io.Writer) int { return widthOf(w, widthLeastText, widthTable, widthTable) }
+
+// widthOf is how wide the terminal w is, within limits; unknown where it does not say,
+// or is none.
+func widthOf(w io.Writer, least, most, unknown int) int {
+	if s := windowOf(w); s != nil && s.Col > 0 {
+		return min(max(int(s.Col), least), most)
+	}
+	return unknown
+}
+
+// windowOf is the size of the terminal w; nil where it is none.
+func windowOf(w io.Writer) *unix.Winsize {
 	f, ok := w.(*os.File)
 	if !ok {
-		return widthUnknown
+		return nil
 	}
 	s, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-	if err != nil || s.Col == 0 {
-		return widthUnknown
+	if err != nil {
+		return nil
 	}
-	return min(max(int(s.Col), widthLeast), widthMost)
+	return s
 }
 
 // wrapText sets text in lines of at most width columns. Lines that follow each other
