@@ -186,18 +186,21 @@ func (e *CanceledError) Unwrap() error { return e.Err }
 // matches ErrDead and wraps the reason. Slot −1 means the command never reached
 // the device; otherwise it may have taken effect.
 type DeadError struct {
-	Opcode prm.Opcode
+	Opcode prm.Opcode // 0: no command, but CheckAlive
 	OpMod  uint16
 	Slot   int
 	Err    error
 }
 
 func (e *DeadError) Error() string {
-	what := "not sent"
-	if e.Slot >= 0 {
-		what = fmt.Sprintf("abandoned in slot %d", e.Slot)
+	s := fmt.Sprintf("%v: %v", ErrDead, e.Err)
+	switch {
+	case e.Opcode == 0:
+	case e.Slot >= 0:
+		s = fmt.Sprintf("%s: abandoned in slot %d: %s", name(e.Opcode, e.OpMod), e.Slot, s)
+	default:
+		s = fmt.Sprintf("%s: not sent: %s", name(e.Opcode, e.OpMod), s)
 	}
-	s := fmt.Sprintf("%s: %s: %v: %v", name(e.Opcode, e.OpMod), what, ErrDead, e.Err)
 	if errors.Is(e.Err, vfio.ErrGone) {
 		return s // which says what to do
 	}

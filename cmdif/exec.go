@@ -319,26 +319,6 @@ func outcomeOf(ctxErr error) Outcome {
 	return OutcomeCanceled
 }
 
-// checkAlive declares the device dead if it reads all ones or its firmware has given
-// up. It is asked only while a command does not come back.
-func (c *Conn) checkAlive() {
-	c.checkWindow()
-	if err := c.seg.Alive(); err != nil {
-		c.Dead(err)
-		return
-	}
-	if err := c.seg.Fatal(); err != nil {
-		c.Dead(err)
-	}
-}
-
-// checkWindow declares the device dead if an access to it failed.
-func (c *Conn) checkWindow() {
-	if err := c.seg.Err(); err != nil && c.mmioErr == nil {
-		c.Dead(fmt.Errorf("access to BAR 0 failed: %w", err))
-	}
-}
-
 // gaveUp is the error of a command that was given up. The slot is no longer ours
 // to read.
 func (c *Conn) gaveUp(ctx context.Context, slot int, o Outcome, op prm.Opcode, opMod uint16, start, deadline time.Time) error {

@@ -53,6 +53,7 @@ type Bench struct {
 	hosts map[*queues.Dev]*station
 	order []*station
 	qps   []stationQP
+	quiet time.Time // since when nothing completes, or when the functions were looked at
 }
 
 // stationQP is a queue pair and whose it is.
@@ -71,6 +72,7 @@ type station struct {
 	bufs    []*vfio.Buffer
 	keys    []*queues.MKey
 	seen    uint32 // consumer index when the CQ was armed last
+	polled  uint32 // consumer index at the last look
 }
 
 // stepLimit bounds a step of a Build, which goes on when the caller's context is
@@ -261,54 +263,12 @@ func (s *station) qp(ctx context.Context, name string, o BuildOptions) (*queues.
 	})
 }
 
-// How long an interrupt is waited for at a time: shortly where there are several
-// functions, which take turns.
-const (
-	longSlice  = 100 * time.Millisecond
-	shortSlice = 2 * time.Millisecond
-)
-
-// idle waits for an interrupt of one of the functions, where there are any: it
-// arms the CQs, and the next time, if nothing had come until then, it waits.
-func (b *Bench) idle(ctx context.Context) error {
-	waited, slice := false, longSlice
-	if len(b.order) > 1 {
-		slice = shortSlice
-	}
-	for _, s := range b.order {
-		if s.host.Vector == nil {
-			continue
-		}
-		waited = true
-		s.cq.Arm(false)
-		if n := s.cq.Consumer(); n != s.seen {
-			s.seen = n
-			// Poll once more behind the arming. What an earlier arming has raised is
-			// taken all the same: nobody else does, and the event queue would fill up.
-			if _, err := s.channel.Ready(); err != nil {
-				return err
-			}
-			continue
-		}
-		turn, cancel := context.WithTimeout(ctx, slice)
-		_, err := s.channel.Wait(turn)
-		cancel()
-		if err != nil && (ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded)) {
-			return err
-		}
-	}
-	if !waited {
-		return atomics.Yield(ctx)
-	}
-	return nil
-}
-
 // Close destroys what Build made, queue pairs first. Memory that the device may
 // still reach, because its key could not be destroyed, goes to Dev.Orphan: it is
 // freed when the device has been taken down. A device that is found dead is not asked
 // any more: the error says so once, and its objects end when it is taken down. Nor
 // does the error name an object that stays because what uses it could not be
-// destroyed, which it says.
+// destroyed, which it says, or because the time of ctx was over for one before it.
 func (b *Bench) Close(ctx context.Context) error {
 	var c closing
 	for _, q := range b.qps {
@@ -327,7 +287,7 @@ type closing struct{ errs []error }
 
 // end destroys an object of d.
 func (c *closing) end(ctx context.Context, d *queues.Dev, destroy func(context.Context) error) {
-	if len(c.errs) > 0 && d.Conn.Err() != nil {
+	if len(c.errs) > 0 && (d.Conn.Err() != nil || ctx.Err() != nil) {
 		return
 	}
 	if err := destroy(ctx); err != nil && (len(c.errs) == 0 || !errors.Is(err, queues.ErrInUse)) {

@@ -2,6 +2,9 @@ package litmus_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +14,7 @@ import (
 	"github.com/mlxvfio/mlxvfio"
 	"github.com/mlxvfio/mlxvfio/atomics/litmus"
 	"github.com/mlxvfio/mlxvfio/cmdif"
+	"github.com/mlxvfio/mlxvfio/initseg"
 	"github.com/mlxvfio/mlxvfio/sim"
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
@@ -99,6 +103,96 @@ func TestCloseOnADeadDevice(t *testing.T) {
 	require.NotErrorIs(t, err, vfio.ErrInUse)
 	_ = h.Close(t.Context()) // with something left that nobody could destroy
 	require.NoError(t, c.Close())
+}
+
+// A function that dies while operations are in flight ends the wait for them at the next
+// look, 0.1 s after the last completion, and not when the run would be stuck. Of two the
+// one that died is named.
+func TestDeathEndsARun(t *testing.T) {
+	for _, c := range []struct {
+		hosts int
+		fault string
+		is    error // nil: what the health buffer says
+	}{{1, "fatal", nil}, {1, "all-ones", vfio.ErrGone}, {2, "fatal", nil}, {2, "all-ones", vfio.ErrGone}} {
+		t.Run(fmt.Sprint(c.hosts, " ", c.fault), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				chips := make([]*sim.Chip, c.hosts)
+				fns := make([]*mlxvfio.HCA, c.hosts)
+				var hosts []litmus.Host
+				for i := range chips {
+					var err error
+					chips[i], err = sim.New(sim.Options{})
+					require.NoError(t, err)
+				}
+				if c.hosts == 2 {
+					require.NoError(t, sim.Link(chips[0], chips[1]))
+				}
+				for i := range chips {
+					var err error
+					fns[i], err = mlxvfio.Open(t.Context(), chips[i].Function(0), mlxvfio.Options{CompletionVectors: 1})
+					require.NoError(t, err)
+					h := host(t, fns[i], string(rune('a'+i)))
+					first, vs := fns[i].CompletionVectors()
+					h.Vector, h.Index = vs[0], uint16(first)
+					hosts = append(hosts, h)
+				}
+				b, err := litmus.Build(t.Context(), litmus.BuildOptions{Name: "dies", Responder: hosts[0], Requesters: hosts, NoProbe: true})
+				require.NoError(t, err)
+				dying := c.hosts - 1
+				var died time.Time
+				_, err = litmus.Run(t.Context(), &b.Rig, litmus.Options{Seed: 1, Progress: func(litmus.Row) {
+					if died.IsZero() {
+						died = time.Now()
+						require.NoError(t, chips[dying].SetFault(c.fault, ""))
+					}
+				}})
+				require.False(t, died.IsZero())
+				require.ErrorIs(t, err, cmdif.ErrDead)
+				var fe *initseg.FatalError
+				require.Equal(t, c.is == nil, errors.As(err, &fe))
+				if c.is != nil {
+					require.ErrorIs(t, err, c.is)
+				}
+				require.ErrorContains(t, err, "host "+hosts[dying].Name+": device does not answer")
+				require.NotContains(t, err.Error(), "no completion for")
+				require.Less(t, time.Since(died), time.Second)
+				_ = b.Close(t.Context())
+				for i := range fns {
+					err := fns[i].Close(t.Context())
+					require.Equal(t, i == dying, err != nil, "%v", err)
+				}
+				for _, c := range chips {
+					require.NoError(t, c.Close())
+				}
+			})
+		})
+	}
+}
+
+// When the time of a Close is over, what it was spent on is said, and not every object
+// behind it; they go with the function.
+func TestCloseOutOfTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := sim.New(sim.Options{})
+		require.NoError(t, err)
+		h, err := mlxvfio.Open(t.Context(), c.Function(0), mlxvfio.Options{})
+		require.NoError(t, err)
+		b, err := litmus.Build(t.Context(), litmus.BuildOptions{Name: "slow", Responder: host(t, h, "a"), NoProbe: true})
+		require.NoError(t, err)
+		require.NoError(t, c.SetFault("lost", "DESTROY_QP#1"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err = b.Close(ctx)
+		var te *cmdif.TimeoutError
+		require.ErrorAs(t, err, &te)
+		require.False(t, te.Late)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, 1, strings.Count(err.Error(), "DESTROY_"), "%v", err)
+		require.NoError(t, c.ClearFault(""))
+		var left *mlxvfio.LeftError
+		require.ErrorAs(t, h.Close(t.Context()), &left, "with all of it")
+		require.NoError(t, c.Close())
+	})
 }
 
 func errText(err error) string {

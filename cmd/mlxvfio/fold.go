@@ -7,6 +7,7 @@ import (
 
 	"github.com/mlxvfio/mlxvfio"
 	"github.com/mlxvfio/mlxvfio/cmdif"
+	"github.com/mlxvfio/mlxvfio/initseg"
 	"github.com/mlxvfio/mlxvfio/queues"
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
@@ -117,11 +118,15 @@ func isLeft(err error) bool {
 func deathIn(err error) string {
 	var (
 		de *cmdif.DeadError
+		fe *initseg.FatalError
 		ve *vfio.Error
 	)
-	if errors.As(err, &de) {
+	switch {
+	case errors.As(err, &de):
 		err = de.Err
-	} else if !errors.Is(err, vfio.ErrGone) {
+	case errors.As(err, &fe):
+		return fe.Error()
+	case !errors.Is(err, vfio.ErrGone):
 		return ""
 	}
 	text := err.Error()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/mlxvfio/mlxvfio"
 	"github.com/mlxvfio/mlxvfio/cmdif"
 	"github.com/mlxvfio/mlxvfio/health/blackbox"
+	"github.com/mlxvfio/mlxvfio/initseg"
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 	"github.com/mlxvfio/mlxvfio/queues"
 	"github.com/mlxvfio/mlxvfio/vfio"
@@ -31,6 +33,8 @@ func TestDeathSaidOnce(t *testing.T) {
 	a, b := lost("a", "write"), lost("b", "write")
 	how := "; the memory is free; the device can be opened again"
 	mkey := dead(prm.OpDestroyMKey, a)
+	fatal := &initseg.FatalError{Syndrome: prm.SyndFWInternalErr, Severity: prm.SeverityCritical}
+	seen := fmt.Errorf("data path: %w; close the function", fatal)
 	for _, c := range []struct {
 		err  error
 		want string
@@ -47,6 +51,8 @@ func TestDeathSaidOnce(t *testing.T) {
 		{errors.Join(a, &mlxvfio.CloseError{Device: "a", Errs: []error{a, refused}}), a.Error() + "; a: regular teardown: " + refused.Error() + how},
 		{errors.Join(a, &mlxvfio.CloseError{Device: "b", Errs: []error{b}}), a.Error() + "; b: regular teardown: " + b.Error() + how},
 		{errors.Join(a, &mlxvfio.CloseError{Device: "b", Errs: []error{left}}), a.Error() + "; b: regular teardown: " + left.Error() + how}, // b lives
+		{errors.Join(seen, dead(prm.OpDestroyMKey, fatal), &mlxvfio.CloseError{Device: "a", Errs: []error{fatal, left}}), seen.Error() + "; a: the memory is free; the device can be opened again"},
+		{errors.Join(dead(0, fatal), &mlxvfio.CloseError{Device: "a", Errs: []error{fatal, refused}}), dead(0, fatal).Error() + "; a: regular teardown: " + refused.Error() + how},
 		{&mlxvfio.CloseError{Device: "a", Errs: []error{left}}, "a: regular teardown: " + left.Error() + how},
 	} {
 		require.Equal(t, c.want, oneLine(c.err))
@@ -100,6 +106,42 @@ func TestKilledServerSaidOnce(t *testing.T) {
 				require.NotContains(t, o.out, "65535")
 			}
 		})
+	}
+}
+
+// TestDeathAtWork: a function that dies while data moves is found dead by what waits for
+// completions, long before it would be called stuck, and the line says it once.
+func TestDeathAtWork(t *testing.T) {
+	dir := socketDir(t)
+	i := 0
+	for _, args := range [][]string{
+		{"litmus", "--for", "1h"}, {"litmus", "--for", "1h", "--polled"}, {"litmus", "--for", "1h", "--peer", "PEER"},
+		{"bench", "--iters", "10000000", "--op", "add"},
+	} {
+		for fault, says := range map[string]string{"fatal": "FW_INTERNAL_ERR", "all-ones": "reads all ones"} {
+			i++
+			name := func(s string) string { return filepath.Join(dir, fmt.Sprint(s, i)) }
+			near, far, wire, control := name("n"), name("f"), name("w"), name("c")
+			t.Run(strings.Join(args, " ")+" "+fault, func(t *testing.T) {
+				t.Parallel()
+				start(t, "serve", "cx5", "--socket", near, "--link", wire, "--control", control).says("ready")
+				full := append([]string{args[0], "vfio-user:" + near}, args[1:]...)
+				if j := slices.Index(full, "PEER"); j > 0 {
+					start(t, "serve", "cx5,seed=2", "--socket", far, "--link", wire).says("ready")
+					full[j] = "vfio-user:" + far
+				}
+				p := start(t, full...)
+				require.Eventually(t, func() bool { return servedState(t, control).QPs > 0 }, 20*time.Second, 10*time.Millisecond)
+				time.Sleep(300 * time.Millisecond) // anywhere in a run, or between two
+				works(t, "tell", control, "fault", fault)
+				o := p.ends()
+				refuses(t, o, exitFailed, says, "can be opened again")
+				require.Equal(t, 1, strings.Count(o.err, says), o.err)
+				require.NotContains(t, o.err, "no completion for")
+				require.NotContains(t, o.err, "nothing has completed for")
+				require.NotContains(t, o.err, "destroy them first")
+			})
+		}
 	}
 }
 
