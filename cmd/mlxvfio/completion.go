@@ -50,7 +50,7 @@ To have it always:
   fish  mlxvfio completion fish > ~/.config/fish/completions/mlxvfio.fish`
 	c.Example = examples(
 		"mlxvfio completion bash", "source <(mlxvfio completion bash) loads it",
-		"mlxvfio completion zsh", "",
-		"mlxvfio completion fish", "")
+		"mlxvfio completion zsh", "for a file _mlxvfio in $fpath",
+		"mlxvfio completion fish", "for a file in ~/.config/fish/completions")
 	return c
 }

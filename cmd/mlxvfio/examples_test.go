@@ -34,7 +34,8 @@ func TestHelpExamples(t *testing.T) {
 			t.Chdir(t.TempDir())
 			_, where := machine(t)
 			for l := range strings.SplitSeq(c.Example, "\n") {
-				line, about, _ := strings.Cut(l, "#")
+				line, about, says := strings.Cut(l, "#")
+				require.True(t, !says || strings.TrimSpace(about) != "", "%s says nothing", l)
 				words := strings.Fields(line)
 				if len(words) == 0 || needsMore(line) {
 					continue

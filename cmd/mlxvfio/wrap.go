@@ -71,9 +71,6 @@ func wrapText(text string, width int) string {
 			out = append(out, wrapLine(body, in, lastCell(l, in, width), width)...)
 		default:
 			paragraph = append(paragraph, body)
-			if strings.HasSuffix(body, ":") {
-				end() // a table or a command follows
-			}
 		}
 	}
 	end()

@@ -12,6 +12,8 @@ import (
 
 func TestWrapText(t *testing.T) {
 	require.Equal(t, "one two\nthree", wrapText("one\ntwo three", 9), "lines that follow each other are a paragraph")
+	require.Equal(t, "one:\ntwo six", wrapText("one:\ntwo\nsix", 7), "behind a colon, too")
+	require.Equal(t, "a: b", wrapText("a:\nb", 7))
 	require.Equal(t, "one\n\ntwo", wrapText("one\n\ntwo", 9))
 	require.Equal(t, "a table:\n  ab  the second\n      cell\n  c   d", wrapText("a table:\n  ab  the second cell\n  c   d", 16))
 	require.Equal(t, "  an item\n    that is\n    long", wrapText("  an item that is long", 11))

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -60,4 +61,32 @@ func TestEveryFuzzTargetIsListed(t *testing.T) {
 		return err
 	}))
 	require.Greater(t, n, 30)
+}
+
+// TestEveryDependencyIsJustified: each module that go.mod requires for its own sake has a
+// row in docs/sources.md, and each row with a module's path is required.
+func TestEveryDependencyIsJustified(t *testing.T) {
+	const root = "../.."
+	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	require.NoError(t, err)
+	doc, err := os.ReadFile(filepath.Join(root, "docs", "sources.md"))
+	require.NoError(t, err)
+	_, table, ok := strings.Cut(string(doc), "\n## Dependencies\n")
+	require.True(t, ok)
+	var needed []string
+	for _, m := range regexp.MustCompile(`(?m)^(?:require )?\s*(\S+\.\S+/\S+) v\S+$`).FindAllSubmatch(mod, -1) {
+		needed = append(needed, string(m[1]))
+	}
+	require.Greater(t, len(needed), 3)
+	var named []string
+	for _, row := range regexp.MustCompile(`(?m)^\| (.*?) \| \S.* \|$`).FindAllStringSubmatch(table, -1) {
+		named = append(named, regexp.MustCompile(`[a-z0-9-]+(?:\.[a-z0-9-]+)+/[\w./-]+`).FindAllString(row[1], -1)...)
+	}
+	within := func(path, module string) bool { return path == module || strings.HasPrefix(path, module+"/") }
+	for _, m := range needed {
+		require.True(t, slices.ContainsFunc(named, func(n string) bool { return within(n, m) }), "docs/sources.md does not say why %s is needed", m)
+	}
+	for _, n := range named {
+		require.True(t, slices.ContainsFunc(needed, func(m string) bool { return within(n, m) }), "docs/sources.md names %s, which go.mod does not require", n)
+	}
 }
