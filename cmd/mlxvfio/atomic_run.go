@@ -89,7 +89,18 @@ func (f *runFlags) operation() (*atomics.Op, []byte, error) {
 	case f.offset < 0 || f.size < 1 || f.size > runBlock || f.offset > runBlock-f.size:
 		return nil, nil, usagef("--offset %d --size %d: the block has %d bytes", f.offset, f.size, runBlock)
 	}
+	// given is the flag that an operand comes from: its own, or --mask.
+	given := func(flag, text string) string {
+		if text == "" && f.mask != "" {
+			return "mask"
+		}
+		return flag
+	}
+	byCompare, bySwap, byBoundary := given("compare-mask", f.compareMask), given("swap-mask", f.swapMask), given("boundary", f.boundary)
 	if k == atomics.MaskedCompareSwap {
+		if f.mask == "" && f.compareMask == "" && f.swapMask == "" {
+			return nil, nil, usagef("--op %s needs --mask, or --compare-mask and --swap-mask", f.op)
+		}
 		f.compareMask, f.swapMask = firstOf(f.compareMask, f.mask), firstOf(f.swapMask, f.mask)
 	} else if k == atomics.MaskedFetchAdd {
 		f.boundary = firstOf(f.boundary, f.mask)
@@ -108,9 +119,9 @@ func (f *runFlags) operation() (*atomics.Op, []byte, error) {
 	}{
 		{"compare", f.compare, &op.Compare, func(w *atomics.Wide) *[]uint64 { return &w.Compare }, k == atomics.CompareSwap || k == atomics.MaskedCompareSwap},
 		{"value", f.value, &op.Value, func(w *atomics.Wide) *[]uint64 { return &w.Value }, true},
-		{"compare-mask", f.compareMask, &op.CompareMask, func(w *atomics.Wide) *[]uint64 { return &w.CompareMask }, k == atomics.MaskedCompareSwap},
-		{"swap-mask", f.swapMask, &op.SwapMask, func(w *atomics.Wide) *[]uint64 { return &w.SwapMask }, k == atomics.MaskedCompareSwap},
-		{"boundary", f.boundary, &op.Boundary, func(w *atomics.Wide) *[]uint64 { return &w.Boundary }, false},
+		{byCompare, f.compareMask, &op.CompareMask, func(w *atomics.Wide) *[]uint64 { return &w.CompareMask }, k == atomics.MaskedCompareSwap},
+		{bySwap, f.swapMask, &op.SwapMask, func(w *atomics.Wide) *[]uint64 { return &w.SwapMask }, k == atomics.MaskedCompareSwap},
+		{byBoundary, f.boundary, &op.Boundary, func(w *atomics.Wide) *[]uint64 { return &w.Boundary }, false},
 	} {
 		if x.text == "" && x.needed {
 			return nil, nil, usagef("--op %s needs --%s", f.op, x.flag)

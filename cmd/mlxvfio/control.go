@@ -165,7 +165,7 @@ func ask(ctx context.Context, path, line string) (answer, refused string, err er
 		return "", "", &unavailable{fmt.Errorf("%s: it is no socket; give the path that mlxvfio serve --control made", path)}
 	}
 	if err != nil {
-		return "", "", &unavailable{fmt.Errorf("%s: no model listens there: %w; start it with mlxvfio serve --control %s", path, err, path)}
+		return "", "", &unavailable{fmt.Errorf("%s: no model listens there: %w; start it with mlxvfio serve --socket PATH --control %s", path, err, path)}
 	}
 	defer func() { _ = c.Close() }()                         // everything was said
 	defer context.AfterFunc(ctx, func() { _ = c.Close() })() // ends the read below

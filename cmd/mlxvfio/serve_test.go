@@ -75,7 +75,7 @@ func TestServe(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, left, "the sockets are removed")
 	refuses(t, cli(t, "info", "vfio-user:"+s1), exitUnavailable, s1, "mlxvfio serve")
-	refuses(t, cli(t, "tell", ctl, "state"), exitUnavailable, ctl, "mlxvfio serve --control")
+	refuses(t, cli(t, "tell", ctl, "state"), exitUnavailable, ctl, "mlxvfio serve --socket PATH --control "+ctl)
 }
 
 func TestServeReplacesDeadSocket(t *testing.T) {
