@@ -14,19 +14,30 @@ import (
 // path as on a card, and the test reads them back.
 type memoryBAR struct {
 	vfio.Transport
-	bar []byte
+	bar   []byte
+	traps bool // nothing is mapped
 }
 
 func (m *memoryBAR) Info() (vfio.DeviceInfo, error) { return vfio.DeviceInfo{Name: "memory"}, nil }
 func (m *memoryBAR) RegionInfo(int) (vfio.RegionInfo, error) {
 	return vfio.RegionInfo{Size: uint64(len(m.bar)), Read: true, Write: true}, nil
 }
-func (m *memoryBAR) MapRegion(int) ([]vfio.Area, error) { return []vfio.Area{{Bytes: m.bar}}, nil }
-func (m *memoryBAR) DMA() vfio.Mapper                   { return nowhere{} }
+func (m *memoryBAR) MapRegion(int) ([]vfio.Area, error) {
+	if m.traps {
+		return nil, nil
+	}
+	return []vfio.Area{{Bytes: m.bar}}, nil
+}
+func (m *memoryBAR) DMA() vfio.Mapper { return nowhere{} }
 
-// Only the command word of the configuration space is asked for, at close.
-func (m *memoryBAR) ReadRegion(int, uint64, []byte) error   { return nil }
-func (m *memoryBAR) WriteRegion(int, uint64, []byte) error  { return nil }
+// Of the configuration space only the command word is asked for, at close.
+func (m *memoryBAR) ReadRegion(int, uint64, []byte) error { return nil }
+func (m *memoryBAR) WriteRegion(region int, off uint64, p []byte) error {
+	if region == vfio.RegionBAR0 {
+		copy(m.bar[off:], p)
+	}
+	return nil
+}
 func (m *memoryBAR) SetIRQs(int, int, []*vfio.Vector) error { return nil }
 func (m *memoryBAR) Close() error                           { return nil }
 
@@ -40,14 +51,18 @@ func (nowhere) Limits() (vfio.DMALimits, error) {
 }
 
 // memoryUAR is a doorbell page in mapped memory, and that memory.
-func memoryUAR(tb testing.TB) (*UAR, []byte) {
+func memoryUAR(tb testing.TB) (*UAR, []byte) { return uarOf(tb, &memoryBAR{}) }
+
+// uarOf is a doorbell page of a function.
+func uarOf(tb testing.TB, m *memoryBAR) (*UAR, []byte) {
 	bar := make([]byte, 1<<16)
-	d, err := vfio.NewDevice(&memoryBAR{bar: bar}, vfio.DeviceOptions{})
+	m.bar = bar
+	d, err := vfio.NewDevice(m, vfio.DeviceOptions{})
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, d.Close()) })
 	w, err := d.Window(vfio.RegionBAR0)
 	require.NoError(tb, err)
-	require.True(tb, w.Mapped(0x2800), "doorbells must not trap")
+	require.Equal(tb, !m.traps, w.Mapped(0x2800))
 	return &UAR{dev: &Dev{BAR: w}, index: 2, off: 0x2000}, bar[0x2000:0x3000]
 }
 

@@ -17,8 +17,8 @@ type twin struct {
 	rec, bar []byte
 }
 
-func newTwin(t *testing.T, log uint8, qpn uint32, blue bool) *twin {
-	u, bar := memoryUAR(t)
+func newTwin(t *testing.T, log uint8, qpn uint32, blue, traps bool) *twin {
+	u, bar := uarOf(t, &memoryBAR{traps: traps})
 	rec := make([]byte, RecordSize)
 	q, err := NewSendQueue(SendQueueConfig{
 		QPN: qpn, LogWQEBB: log, UAR: u, BlueFlame: blue,
@@ -100,13 +100,14 @@ func plainWork(r *rand.Rand, wrid uint64) WorkRequest {
 
 // A list does what as many calls and one doorbell do: the same bytes in ring, record
 // and registers, the same room, numbers and errors, whatever its length and wherever
-// ring and counters end; with BlueFlame and without, with the write rule and without.
+// ring and counters end; with BlueFlame and without, with the write rule and without, and
+// whether registers are mapped or trap.
 func TestListsAreCalls(t *testing.T) {
 	var posted, refused, full int
 	for seed := range uint64(120) {
 		r := rand.New(rand.NewPCG(seed, 23))
-		log, blue, qpn := uint8(seed%6), seed/6%3 == 2, []uint32{0, 1, microQPN, 0xffffff}[seed/18%4]
-		a, b := newTwin(t, log, qpn, blue), newTwin(t, log, qpn, blue)
+		log, blue, traps, qpn := uint8(seed%6), seed/6%4 == 2, seed/6%4 > 1 && seed%2 == 0, []uint32{0, 1, microQPN, 0xffffff}[seed/24%4]
+		a, b := newTwin(t, log, qpn, blue, traps), newTwin(t, log, qpn, blue, false)
 		start := []uint64{0, 1<<16 - 30, 1<<32 - 30, 1<<62 - 30}[r.IntN(4)]
 		for _, q := range []*twin{a, b} {
 			q.pi, q.ci, q.rung = start, start, uint32(start)
