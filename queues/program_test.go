@@ -39,6 +39,7 @@ type bed struct {
 	// What the programs contained.
 	verbs    [verbs]int
 	mistakes [mistakes]int
+	lists    [3]int // posted: of one, of more
 }
 
 // judge is the part of testing.T that a comparison needs, so that a test can watch
@@ -101,7 +102,10 @@ func TestPrograms(t *testing.T) {
 					require.Greater(t, n, each/100, "mistake %d is too rare", m)
 				}
 			}
-			t.Logf("%d programs: operations %v, mistakes %v", each, b.verbs, b.mistakes)
+			for n, lists := range b.lists[1:] {
+				require.Greater(t, lists, each/8, "lists of %d are too rare", n+1)
+			}
+			t.Logf("%d programs: operations %v, mistakes %v, lists %v", each, b.verbs, b.mistakes, b.lists)
 		})
 	}
 }
