@@ -282,7 +282,7 @@ func (r *CQRing) entry(ci uint32) *prm.CQE64 {
 	return prm.AsCQE64(r.buf[int(ci&r.mask)*cqeSize:])
 }
 
-// Arm words (PRM section CQ doorbell; Linux cq.h).
+// Arm words (Linux cq.h, mlx5_cq_arm).
 const (
 	armSolicited = 1 << 24
 	armInitial   = 2 << 28 // what Linux puts in the record before CREATE_CQ

@@ -144,8 +144,7 @@ func TestRecvCompletions(t *testing.T) {
 	require.Equal(t, 64, b.rq.Free())
 }
 
-// Arm writes the record, then 8 bytes to the UAR (PRM section CQ
-// doorbell; Linux cq.h, mlx5_cq_arm).
+// Arm writes the record, then 8 bytes to the UAR (Linux cq.h, mlx5_cq_arm).
 func TestArm(t *testing.T) {
 	u, bar := memoryUAR(t)
 	r, dev, rec := newCQ(t, 3, u)

@@ -7,7 +7,7 @@ import (
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
 
-// Doorbell records are 8 bytes of host memory (PRM section Doorbell Record).
+// Doorbell records are 8 bytes of host memory (qpc.dbr_addr; Linux doorbell.h, qp.h).
 const (
 	// RecordSize is the size of a doorbell record in bytes, and its alignment.
 	RecordSize = 8

@@ -70,9 +70,9 @@ func (m MAC) halves() (hi uint16, lo uint32) {
 	return uint16(m[0])<<8 | uint16(m[1]), uint32(m[2])<<24 | uint32(m[3])<<16 | uint32(m[4])<<8 | uint32(m[5])
 }
 
-// Path is the way from a queue pair to its peer (qpc.primary_address_path, PRM
-// section ADS). On InfiniBand LID counts, and GID beyond the subnet; on Ethernet
-// MAC and GID.
+// Path is the way from a queue pair to its peer (qpc.primary_address_path;
+// Linux mlx5_ifc.h, ads). On InfiniBand LID counts, and GID beyond the subnet; on
+// Ethernet MAC and GID.
 type Path struct {
 	LID       uint16 `json:"lid,omitempty"`
 	PathBits  uint8  `json:"path_bits,omitempty"` // low bits of the own LID

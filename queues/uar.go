@@ -9,8 +9,7 @@ import (
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
 
-// Doorbell offsets inside a UAR page, in bytes (PRM section UAR page format;
-// Linux eq.c, cq.h, driver.h).
+// Doorbell offsets inside a UAR page, in bytes (Linux eq.c, doorbell.h, driver.h).
 const (
 	// UARCQDoorbell takes the 8-byte arm doorbell of a CQ.
 	UARCQDoorbell = 0x20

@@ -7,7 +7,7 @@ import (
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 )
 
-// Sizes of the send queue (PRM section Work Queue Entry format; Linux qp.h).
+// Sizes of the send queue (Linux qp.h).
 const (
 	// WQEBB is the building block of a send queue: a WQE takes 1 to 16 of them.
 	WQEBB = 64
@@ -23,8 +23,8 @@ const (
 )
 
 // Flags of one WQE. The low byte is the byte of the control segment that holds
-// fence, completion mode and solicited event, as it stands (PRM section Control
-// segment).
+// fence, completion mode and solicited event, as it stands (Linux qp.h,
+// mlx5_wqe_ctrl_seg).
 type Flags uint16
 
 // Flags of one WQE; the fence values exclude each other.

@@ -33,9 +33,8 @@ type AddressOptions struct {
 	TClass    uint8
 }
 
-// Address is an address vector, ready to be copied into datagram WQEs (PRM
-// section Address Vector; Linux qp.h mlx5_av). It is only read by posts, so any
-// number of queues may share one.
+// Address is an address vector, ready to be copied into datagram WQEs (Linux qp.h,
+// mlx5_av). It is only read by posts, so any number of queues may share one.
 type Address struct {
 	seg [prm.WQEDatagramSegSize]byte
 }

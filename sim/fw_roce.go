@@ -20,7 +20,8 @@ func (f *function) roceEntry(index uint16, port uint8) (*prm.RoceAddrLayout, syn
 	return &f.roce[index], syndOK
 }
 
-// setRoceAddress writes an entry; all zeros deletes it (contexts.md).
+// setRoceAddress writes an entry; all zeros deletes it (Linux lib/gid.c,
+// mlx5_core_roce_gid_set without a GID).
 func setRoceAddress(f *function, c *call) synd {
 	in := prm.AsSetRoceAddressIn(c.in)
 	e, s := f.roceEntry(in.RoceAddressIndex(), in.VHCAPortNum())

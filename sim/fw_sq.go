@@ -11,8 +11,8 @@ import (
 // leaves the port. They are numbered with the QPs, as their doorbells are, and
 // to the engine one is a QP without a receive side.
 
-// Layout (contexts and prm/layouts-more.csv; the structures of these commands
-// are not generated): context at 0x20, its wq at 0x50, pages at 0x110.
+// Layout (Linux mlx5_ifc.h, create_sq_in, sqc and wq; the structures of these
+// commands are not generated): context at 0x20, its wq at 0x50, pages at 0x110.
 const (
 	sqInBytes = 0x110
 	sqContext = 0x20

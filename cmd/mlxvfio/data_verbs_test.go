@@ -29,7 +29,7 @@ func rowsOf(t *testing.T, o map[string]any, key string) []map[string]any {
 
 func TestAtomicTable(t *testing.T) {
 	text := works(t, "atomic", "table")
-	// prm section 7.6: one byte at offset 1, both orders.
+	// One byte at offset 1, both orders.
 	require.Regexp(t, `MASKED_CS as C&S +1B +1 +8 +c<<8 +0x0000ff00 +s<<8 +0x0000ff00 `, text)
 	require.Regexp(t, `MASKED_CS as C&S +1B +1 +16 +c<<16 +0x00ff0000 +s<<16 +0x00ff0000 `, text)
 	require.Regexp(t, `MASKED_FA as F&A +2B +2 +16 +— +— +a<<16 +— +0x80000000`, text)

@@ -63,6 +63,39 @@ func TestEveryFuzzTargetIsListed(t *testing.T) {
 	require.Greater(t, n, 30)
 }
 
+// TestNamedDocumentsExist: a document that code or documents name is in the tree. One
+// that only its author has is no source.
+func TestNamedDocumentsExist(t *testing.T) {
+	const root = "../.."
+	var files []string
+	have := map[string]bool{}
+	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == ".git" || d.Name() == "out"):
+			return filepath.SkipDir
+		case strings.HasSuffix(path, ".md"):
+			have[d.Name()] = true
+			files = append(files, path)
+		case strings.HasSuffix(path, ".go"), strings.HasSuffix(path, ".prm"):
+			files = append(files, path)
+		}
+		return nil
+	}))
+	require.Greater(t, len(have), 10)
+	name, named := regexp.MustCompile(`[\w-]+\.md\b`), 0
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		require.NoError(t, err)
+		for _, n := range name.FindAllString(string(b), -1) {
+			require.True(t, have[n], "%s names %s, which is not in the tree", f, n)
+			named++
+		}
+	}
+	require.Greater(t, named, 50)
+}
+
 // TestEveryDependencyIsJustified: each module that go.mod requires for its own sake has a
 // row in docs/sources.md, and each row with a module's path is required.
 func TestEveryDependencyIsJustified(t *testing.T) {
