@@ -19,7 +19,7 @@ func (c *Conn) CheckAlive() error {
 	if err == nil || errors.Is(err, ErrClosed) {
 		return err
 	}
-	return &DeadError{Slot: -1, Err: err}
+	return &DeadError{Device: c.dev.Info().Name, Slot: -1, Err: err}
 }
 
 // checkAlive declares the device dead if it reads all ones or its firmware has given

@@ -59,6 +59,9 @@ func TestCheckAlive(t *testing.T) {
 				start := time.Now()
 				c.dies(b)
 				err := b.conn.CheckAlive()
+				var de *DeadError
+				require.ErrorAs(t, err, &de)
+				require.Equal(t, b.conn.Device().Info().Name, de.Device)
 				require.ErrorIs(t, err, ErrDead)
 				require.ErrorContains(t, err, c.says)
 				require.NotContains(t, err.Error(), "op_mod", "no command met it")

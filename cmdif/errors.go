@@ -186,6 +186,7 @@ func (e *CanceledError) Unwrap() error { return e.Err }
 // matches ErrDead and wraps the reason. Slot −1 means the command never reached
 // the device; otherwise it may have taken effect.
 type DeadError struct {
+	Device string     // its name, as vfio.DeviceInfo has it; not in the text
 	Opcode prm.Opcode // 0: no command, but CheckAlive
 	OpMod  uint16
 	Slot   int

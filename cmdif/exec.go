@@ -344,5 +344,5 @@ func (c *Conn) endError(op prm.Opcode, opMod uint16, slot int) error {
 	if slot < 0 && errors.Is(err, ErrClosed) {
 		return fmt.Errorf("%s: not sent: %w", name(op, opMod), ErrClosed)
 	}
-	return &DeadError{Opcode: op, OpMod: opMod, Slot: slot, Err: err}
+	return &DeadError{Device: c.dev.Info().Name, Opcode: op, OpMod: opMod, Slot: slot, Err: err}
 }

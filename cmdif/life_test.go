@@ -72,6 +72,8 @@ func TestLeavingWhileBuilding(t *testing.T) {
 		var de *DeadError
 		require.ErrorAs(t, err, &de)
 		require.Equal(t, -1, de.Slot)
+		require.Equal(t, b.conn.Device().Info().Name, de.Device)
+		require.NotEmpty(t, de.Device)
 		require.Zero(t, b.doorbel.Load())
 	})
 }

@@ -190,7 +190,7 @@ func (q *CQ) Query(ctx context.Context) (CQState, error) {
 // frees it then. A second call answers vfio.ErrClosed.
 func (q *CQ) Destroy(ctx context.Context) error {
 	op := fmt.Sprintf("destroy the %s CQ (CQN %#x)", q.o.Name, q.cqn)
-	err := q.life.destroy(op, func() error {
+	err := q.life.destroy(q.dev, op, func() error {
 		in, out := make([]byte, prm.DestroyCQInSize), make([]byte, prm.DestroyCQOutSize)
 		cmd := prm.AsDestroyCQIn(in)
 		cmd.SetOpcode(prm.OpDestroyCQ)

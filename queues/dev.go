@@ -44,6 +44,9 @@ type Dev struct {
 	roce    RoCEAddress            // what EnableRoCE set
 }
 
+// name is what tells the function from others.
+func (d *Dev) name() string { return d.Conn.Device().Info().Name }
+
 // orphan keeps memory of an object whose creation has no answer: firmware may
 // have the address, so the memory must stay until the device is reset.
 func (d *Dev) orphan(b *vfio.Buffer) {

@@ -257,7 +257,7 @@ func (q *EQ) Generate(ctx context.Context, e *prm.EQE) error {
 // Release frees it then.
 func (q *EQ) Destroy(ctx context.Context) error {
 	op := fmt.Sprintf("destroy the %s EQ (EQN %d)", q.o.Name, q.eqn)
-	err := q.life.destroy(op, func() error {
+	err := q.life.destroy(q.dev, op, func() error {
 		in, out := make([]byte, prm.DestroyEQInSize), make([]byte, prm.DestroyEQOutSize)
 		cmd := prm.AsDestroyEQIn(in)
 		cmd.SetOpcode(prm.OpDestroyEQ)

@@ -363,7 +363,7 @@ func (m *MKey) Query(ctx context.Context) (MKeyState, error) {
 // then on; the memory is the caller's. A second call answers vfio.ErrClosed.
 func (m *MKey) Destroy(ctx context.Context) error {
 	op := fmt.Sprintf("destroy memory key %#x", m.key)
-	err := m.life.destroy(op, func() error {
+	err := m.life.destroy(m.dev, op, func() error {
 		in, out := make([]byte, prm.DestroyMKeyInSize), make([]byte, prm.DestroyMKeyOutSize)
 		cmd := prm.AsDestroyMKeyIn(in)
 		cmd.SetOpcode(prm.OpDestroyMKey)

@@ -1,6 +1,7 @@
 package queues_test
 
 import (
+	"errors"
 	"math/bits"
 	"testing"
 
@@ -22,6 +23,10 @@ func (b *bench) refused(field string, sentinel error, attempt func() error) {
 	require.ErrorAs(b.t, err, &oe)
 	require.ErrorIs(b.t, err, sentinel)
 	require.Equal(b.t, field, oe.Field, "%v", err)
+	if errors.Is(sentinel, queues.ErrInUse) {
+		require.Equal(b.t, b.hca.Device().Info().Name, oe.Device, "whose it is")
+		require.Contains(b.t, err.Error(), oe.Device+": "+oe.Op+": ")
+	}
 	require.NotContains(b.t, err.Error(), "\n")
 	require.Equal(b.t, before, b.commands(), "%v: a command was sent", err)
 }

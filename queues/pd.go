@@ -37,7 +37,7 @@ func (p *PD) Number() uint32 { return p.number }
 // vfio.ErrClosed.
 func (p *PD) Free(ctx context.Context) error {
 	op := fmt.Sprintf("free protection domain %#x", p.number)
-	err := p.life.destroy(op, func() error {
+	err := p.life.destroy(p.dev, op, func() error {
 		in, out := make([]byte, prm.DeallocPDInSize), make([]byte, prm.DeallocPDOutSize)
 		cmd := prm.AsDeallocPDIn(in)
 		cmd.SetOpcode(prm.OpDeallocPD)

@@ -293,7 +293,7 @@ func (q *QP) State() prm.QPState { return prm.QPState(q.state.Load() & 0xff) }
 // call answers ErrDestroyed.
 func (q *QP) Destroy(ctx context.Context) error {
 	op := fmt.Sprintf("destroy the queue pair %s (QPN %#x)", q.o.Name, q.number)
-	err := q.life.destroy(op, func() error {
+	err := q.life.destroy(q.dev, op, func() error {
 		in, out := make([]byte, prm.DestroyQPInSize), make([]byte, prm.DestroyQPOutSize)
 		cmd := prm.AsDestroyQPIn(in)
 		cmd.SetOpcode(prm.OpDestroyQP)

@@ -23,15 +23,19 @@ var (
 // ObjectError says that something was refused before any command was sent: an
 // option that cannot be, or an object that is gone or in use.
 type ObjectError struct {
+	Device string // whose object is still in use, as vfio.DeviceInfo names it; else empty
 	Op     string // what was attempted: "create a memory key"
 	Field  string // the option or object at fault
 	Detail string // the numbers, and the remedy
 	Err    error  // vfio.ErrRange, vfio.ErrClosed, vfio.ErrNotSupported, ErrInUse, ErrForeign, ErrMissing, ErrDestroyed
 }
 
-// Error is one line: operation, field, cause, numbers and remedy.
+// Error is one line: device, operation, field, cause, numbers and remedy.
 func (e *ObjectError) Error() string {
 	s := e.Op + ": "
+	if e.Device != "" {
+		s = e.Device + ": " + s
+	}
 	if e.Field != "" {
 		s += e.Field + ": "
 	}
@@ -86,7 +90,7 @@ func (r *refs) alive() bool {
 // destroy runs the command that ends the object, once at a time. An object that
 // is gone answers ErrDestroyed, one with users ErrInUse; neither reaches the
 // device.
-func (r *refs) destroy(op string, command func() error) error {
+func (r *refs) destroy(d *Dev, op string, command func() error) error {
 	r.mu.Lock()
 	switch {
 	case r.dead:
@@ -98,7 +102,7 @@ func (r *refs) destroy(op string, command func() error) error {
 	case r.users > 0:
 		n := r.users
 		r.mu.Unlock()
-		return refuse(op, "", ErrInUse, "%d objects use it; destroy them first", n)
+		return &ObjectError{Device: d.name(), Op: op, Err: ErrInUse, Detail: fmt.Sprintf("%d objects use it; destroy them first", n)}
 	}
 	r.ending = true
 	r.mu.Unlock()

@@ -254,7 +254,7 @@ func (q *SRQ) SetLimit(ctx context.Context, limit uint16) error {
 // vfio.ErrClosed.
 func (q *SRQ) Destroy(ctx context.Context) error {
 	op := "destroy the " + q.String()
-	err := q.life.destroy(op, func() error {
+	err := q.life.destroy(q.dev, op, func() error {
 		in, out := make([]byte, prm.DestroySRQInSize), make([]byte, prm.DestroySRQOutSize)
 		// The number is in the same place in both commands.
 		cmd := prm.AsDestroySRQIn(in)

@@ -119,7 +119,7 @@ func (u *UAR) take(d *Dev, op string) error {
 // vfio.ErrClosed.
 func (u *UAR) Free(ctx context.Context) error {
 	op := fmt.Sprintf("free UAR %#x", u.index)
-	err := u.life.destroy(op, func() error {
+	err := u.life.destroy(u.dev, op, func() error {
 		in, out := make([]byte, prm.DeallocUARInSize), make([]byte, prm.DeallocUAROutSize)
 		cmd := prm.AsDeallocUARIn(in)
 		cmd.SetOpcode(prm.OpDeallocUAR)

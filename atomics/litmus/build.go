@@ -268,9 +268,10 @@ func (s *station) qp(ctx context.Context, name string, o BuildOptions) (*queues.
 // freed when the device has been taken down. A device that is found dead is not asked
 // any more: the error says so once, and its objects end when it is taken down. Nor
 // does the error name an object that stays because what uses it could not be
-// destroyed, which it says, or because the time of ctx was over for one before it.
+// destroyed, which it says (what another device met explains nothing), or because the
+// time of ctx was over for one before it.
 func (b *Bench) Close(ctx context.Context) error {
-	var c closing
+	c := closing{failed: map[*queues.Dev]bool{}}
 	for _, q := range b.qps {
 		c.end(ctx, q.of.host.Dev, q.qp.Destroy)
 	}
@@ -282,16 +283,19 @@ func (b *Bench) Close(ctx context.Context) error {
 	return errors.Join(c.errs...)
 }
 
-// closing are the failures of a Close.
-type closing struct{ errs []error }
+// closing are the failures of a Close, and whose objects they are.
+type closing struct {
+	errs   []error
+	failed map[*queues.Dev]bool
+}
 
 // end destroys an object of d.
 func (c *closing) end(ctx context.Context, d *queues.Dev, destroy func(context.Context) error) {
-	if len(c.errs) > 0 && (d.Conn.Err() != nil || ctx.Err() != nil) {
+	if c.failed[d] && d.Conn.Err() != nil || len(c.errs) > 0 && ctx.Err() != nil {
 		return
 	}
-	if err := destroy(ctx); err != nil && (len(c.errs) == 0 || !errors.Is(err, queues.ErrInUse)) {
-		c.errs = append(c.errs, err)
+	if err := destroy(ctx); err != nil && (!c.failed[d] || !errors.Is(err, queues.ErrInUse)) {
+		c.errs, c.failed[d] = append(c.errs, err), true
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,6 +16,7 @@ import (
 	"github.com/mlxvfio/mlxvfio/atomics/litmus"
 	"github.com/mlxvfio/mlxvfio/cmdif"
 	"github.com/mlxvfio/mlxvfio/initseg"
+	"github.com/mlxvfio/mlxvfio/queues"
 	"github.com/mlxvfio/mlxvfio/sim"
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
@@ -200,4 +202,66 @@ func errText(err error) string {
 		return ""
 	}
 	return err.Error()
+}
+
+// What one device met explains nothing of another one: beside the death of the first,
+// what is in use on the second is named, with its device, and so is the death of both.
+func TestCloseOfTwo(t *testing.T) {
+	for _, both := range []bool{false, true} {
+		var chips []*sim.Chip
+		var hcas []*mlxvfio.HCA
+		for _, profile := range []string{"sim:cx5", "sim:cx7"} {
+			o, err := sim.Parse(profile)
+			require.NoError(t, err)
+			c, err := sim.New(o)
+			require.NoError(t, err)
+			chips = append(chips, c)
+		}
+		require.NoError(t, sim.Link(chips[0], chips[1]))
+		for _, c := range chips {
+			h, err := mlxvfio.Open(t.Context(), c.Function(0), mlxvfio.Options{})
+			require.NoError(t, err)
+			hcas = append(hcas, h)
+		}
+		a, b := host(t, hcas[0], "a"), host(t, hcas[1], "b")
+		bench, err := litmus.Build(t.Context(), litmus.BuildOptions{Name: "two", Responder: a, Requesters: []litmus.Host{a, b}, NoProbe: true})
+		require.NoError(t, err)
+
+		// A queue pair of somebody else completes on a CQ of the second.
+		theirs := bench.Rig.Requesters[slices.IndexFunc(bench.Rig.Requesters, func(r litmus.Requester) bool { return r.Host == "b" })].Conn.CQ.(*queues.CQ)
+		pd, err := b.Dev.AllocPD(t.Context())
+		require.NoError(t, err)
+		uar, err := b.Dev.AllocUAR(t.Context())
+		require.NoError(t, err)
+		qp, err := b.Dev.CreateQP(t.Context(), queues.QPOptions{Name: "user", PD: pd, UAR: uar, SendCQ: theirs, RecvCQ: theirs, LogSQ: 4})
+		require.NoError(t, err)
+
+		require.NoError(t, chips[0].SetFault("all-ones", ""))
+		if both {
+			require.NoError(t, chips[1].SetFault("all-ones", ""))
+		}
+		err = bench.Close(t.Context())
+		joined, ok := err.(interface{ Unwrap() []error })
+		require.True(t, ok)
+		parts := joined.Unwrap()
+		require.Len(t, parts, 2, "%v", err)
+		var de *cmdif.DeadError
+		require.ErrorAs(t, parts[0], &de)
+		require.Equal(t, "sim:cx5.0", de.Device)
+		if both {
+			require.ErrorAs(t, parts[1], &de)
+			require.Equal(t, "sim:cx7.0", de.Device)
+		} else {
+			var oe *queues.ObjectError
+			require.ErrorAs(t, parts[1], &oe)
+			require.ErrorIs(t, oe, queues.ErrInUse)
+			require.Equal(t, "sim:cx7.0", oe.Device)
+			require.Contains(t, oe.Error(), "sim:cx7.0: destroy the litmus CQ")
+			require.NoError(t, qp.Destroy(t.Context()))
+		}
+		for i := range chips {
+			_ = hcas[i].Close(t.Context()) // with something left
+			require.NoError(t, chips[i].Close())
+		}
+	}
 }

@@ -21,9 +21,9 @@ import (
 // oneLine is an error on one line.
 func oneLine(err error) string {
 	var texts []string
-	said := map[string]bool{} // the deaths
+	var said deaths
 	for _, p := range partsOf(err) {
-		if text := p.beside(said); text != "" {
+		if text := p.beside(&said); text != "" {
 			texts = append(texts, p.prefix+text)
 		}
 	}
@@ -69,31 +69,33 @@ func partsOf(err error) []joint {
 
 // beside is the text of an error where said was said before, which it adds to; empty
 // for one that is no news.
-func (p *joint) beside(said map[string]bool) string {
+func (p *joint) beside(said *deaths) string {
 	var ce *mlxvfio.CloseError
 	if !errors.As(p.err, &ce) || p.err.Error() != ce.Error() {
-		if followsFrom(p.err, said) {
+		d := deathIn(p.err)
+		if said.has(d) || isLeft(p.err) && said.of(deviceOf(p.err)) {
 			return ""
 		}
-		if d := deathIn(p.err); d != "" {
-			said[d] = true
-		}
+		said.add(d)
 		return p.err.Error()
 	}
 	// They are all about one device: what is left follows from its own death alone.
 	rest := *ce
-	dead := slices.ContainsFunc(ce.Errs, func(err error) bool { return deathIn(err) != "" })
-	again := slices.ContainsFunc(ce.Errs, func(err error) bool { return said[deathIn(err)] })
+	within := func(err error) death {
+		d := deathIn(err)
+		d.device = ce.Device
+		return d
+	}
+	dead := slices.ContainsFunc(ce.Errs, func(err error) bool { return within(err).text != "" })
+	again := slices.ContainsFunc(ce.Errs, func(err error) bool { return said.has(within(err)) })
 	rest.Errs = nil
 	for _, err := range ce.Errs {
-		d := deathIn(err)
-		if d != "" && (again || said[d]) || d == "" && dead && isLeft(err) {
+		d := within(err)
+		if d.text != "" && (again || said.has(d)) || d.text == "" && dead && isLeft(err) {
 			continue
 		}
 		rest.Errs = append(rest.Errs, err)
-		if d != "" {
-			said[d] = true
-		}
+		said.add(d)
 	}
 	if len(rest.Errs) == 0 {
 		return ce.Device + ": " + ce.Outcome()
@@ -101,10 +103,31 @@ func (p *joint) beside(said map[string]bool) string {
 	return rest.Error()
 }
 
-// followsFrom tells whether err says nothing but that a device is dead of which that
-// was said, or that something has not been given back to such a one.
-func followsFrom(err error, said map[string]bool) bool {
-	return isLeft(err) && len(said) > 0 || said[deathIn(err)]
+// death is what a device died of; text is empty for none. device is empty where no
+// error on the way says which one it is: target is what could not be reached then.
+type death struct{ device, target, text string }
+
+// deaths are those that were said.
+type deaths []death
+
+// has tells whether d was said: the same words, and not of another device.
+func (s *deaths) has(d death) bool {
+	return d.text != "" && slices.ContainsFunc(*s, func(x death) bool {
+		return x.text == d.text && (x.device == d.device || x.device == "" || d.device == "")
+	})
+}
+
+// of tells whether a death of this device was said. What has no name has not died.
+func (s *deaths) of(device string) bool {
+	return device != "" && slices.ContainsFunc(*s, func(x death) bool {
+		return x.device == device || x.device == "" && x.target == device
+	})
+}
+
+func (s *deaths) add(d death) {
+	if d.text != "" {
+		*s = append(*s, d)
+	}
 }
 
 // isLeft tells whether err says that something has not been given back.
@@ -113,25 +136,45 @@ func isLeft(err error) bool {
 	return errors.Is(err, queues.ErrInUse) || errors.As(err, &left)
 }
 
-// deathIn is what a device died of, by the innermost error that names it, whatever
-// operation met it; empty for an error of a device that lives.
-func deathIn(err error) string {
+// deviceOf is the device that an error of something left is about; empty where none is
+// named.
+func deviceOf(err error) string {
 	var (
+		se *mlxvfio.StageError
+		oe *queues.ObjectError
+		ve *vfio.Error
+	)
+	switch {
+	case errors.As(err, &se):
+		return se.Device
+	case errors.As(err, &oe):
+		return oe.Device
+	case errors.As(err, &ve):
+		return ve.Target
+	}
+	return ""
+}
+
+// deathIn is what a device died of, by the innermost error that names it, whatever
+// operation met it; that of an error of a device that lives has no text.
+func deathIn(err error) death {
+	var (
+		d  death
 		de *cmdif.DeadError
 		fe *initseg.FatalError
 		ve *vfio.Error
 	)
 	switch {
 	case errors.As(err, &de):
-		err = de.Err
+		d.device, err = de.Device, de.Err
 	case errors.As(err, &fe):
-		return fe.Error()
+		err = fe
 	case !errors.Is(err, vfio.ErrGone):
-		return ""
+		return d
 	}
-	text := err.Error()
+	d.text = err.Error()
 	for errors.As(err, &ve) && errors.Is(ve, vfio.ErrGone) {
-		text, err = ve.Target+": "+ve.Err.Error(), ve.Err
+		d.target, d.text, err = ve.Target, ve.Target+": "+ve.Err.Error(), ve.Err
 	}
-	return text
+	return d
 }

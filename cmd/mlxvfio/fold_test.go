@@ -12,6 +12,7 @@ import (
 
 	"github.com/mlxvfio/mlxvfio"
 	"github.com/mlxvfio/mlxvfio/cmdif"
+	"github.com/mlxvfio/mlxvfio/health"
 	"github.com/mlxvfio/mlxvfio/health/blackbox"
 	"github.com/mlxvfio/mlxvfio/initseg"
 	"github.com/mlxvfio/mlxvfio/internal/prm"
@@ -26,8 +27,21 @@ func TestDeathSaidOnce(t *testing.T) {
 	lost := func(target, op string) error {
 		return &vfio.Error{Op: op, Target: target, Err: vfio.ErrGone, Remedy: "restart it"}
 	}
-	dead := func(op prm.Opcode, why error) error { return &cmdif.DeadError{Opcode: op, Err: why} }
-	inUse := &queues.ObjectError{Op: "free UAR 1", Err: queues.ErrInUse, Detail: "8 objects use it; destroy them first"}
+	deadOf := func(device string, op prm.Opcode, why error) error {
+		return &cmdif.DeadError{Device: device, Opcode: op, Err: why}
+	}
+	dead := func(op prm.Opcode, why error) error {
+		device := "a"
+		var ve *vfio.Error
+		if errors.As(why, &ve) {
+			device = ve.Target
+		}
+		return deadOf(device, op, why)
+	}
+	inUseOf := func(device string) error {
+		return &queues.ObjectError{Device: device, Op: "free UAR 1", Err: queues.ErrInUse, Detail: "8 objects use it; destroy them first"}
+	}
+	inUse := inUseOf("a")
 	refused := &cmdif.CommandError{Opcode: prm.OpDestroyCQ, Status: prm.StatusBadParam}
 	left := fmt.Errorf("undo open: %w", &mlxvfio.LeftError{Objects: []string{"memory key 1"}})
 	a, b := lost("a", "write"), lost("b", "write")
@@ -35,6 +49,11 @@ func TestDeathSaidOnce(t *testing.T) {
 	mkey := dead(prm.OpDestroyMKey, a)
 	fatal := &initseg.FatalError{Syndrome: prm.SyndFWInternalErr, Severity: prm.SeverityCritical}
 	seen := fmt.Errorf("data path: %w; close the function", fatal)
+	wreck := &vfio.Error{Op: "bring the function up", Target: "b", Err: fmt.Errorf("%w: the device was cut off", vfio.ErrInUse)}
+	stage := func(device string) error {
+		return &mlxvfio.StageError{Device: device, Stage: "init-hca", Err: refused, Undo: []error{inUseOf(device)}}
+	}
+	sick := &health.VerdictError{Verdict: health.Verdict{State: health.Fatal, Condition: health.FatalRFR, Explanation: "it is sick"}}
 	for _, c := range []struct {
 		err  error
 		want string
@@ -54,9 +73,30 @@ func TestDeathSaidOnce(t *testing.T) {
 		{errors.Join(seen, dead(prm.OpDestroyMKey, fatal), &mlxvfio.CloseError{Device: "a", Errs: []error{fatal, left}}), seen.Error() + "; a: the memory is free; the device can be opened again"},
 		{errors.Join(dead(0, fatal), &mlxvfio.CloseError{Device: "a", Errs: []error{fatal, refused}}), dead(0, fatal).Error() + "; a: regular teardown: " + refused.Error() + how},
 		{&mlxvfio.CloseError{Device: "a", Errs: []error{left}}, "a: regular teardown: " + left.Error() + how},
+		// What is in use of a device that lives, or of nobody knows which, does not follow
+		// from the death of another.
+		{errors.Join(a, inUse), a.Error()},
+		{errors.Join(mkey, inUse, inUseOf("b")), mkey.Error() + "; " + inUseOf("b").Error()},
+		{errors.Join(a, inUseOf("b")), a.Error() + "; " + inUseOf("b").Error()},
+		{errors.Join(mkey, inUseOf("")), mkey.Error() + "; " + inUseOf("").Error()},
+		{errors.Join(mkey, wreck), mkey.Error() + "; " + wreck.Error()},
+		{errors.Join(mkey, stage("b")), mkey.Error() + "; " + stage("b").Error()},
+		{errors.Join(mkey, stage("a")), mkey.Error()},
+		// Two that die of the same have both died.
+		{errors.Join(deadOf("a", prm.OpDestroyQP, sick), deadOf("a", prm.OpDestroyCQ, sick)), deadOf("a", prm.OpDestroyQP, sick).Error()},
+		{errors.Join(deadOf("a", prm.OpDestroyQP, sick), deadOf("b", prm.OpDestroyCQ, sick)), deadOf("a", prm.OpDestroyQP, sick).Error() + "; " + deadOf("b", prm.OpDestroyCQ, sick).Error()},
+		{errors.Join(deadOf("a", prm.OpDestroyQP, sick), &mlxvfio.CloseError{Device: "b", Errs: []error{deadOf("b", prm.OpDestroyCQ, sick), left}}),
+			deadOf("a", prm.OpDestroyQP, sick).Error() + "; b: regular teardown: " + deadOf("b", prm.OpDestroyCQ, sick).Error() + how},
 	} {
 		require.Equal(t, c.want, oneLine(c.err))
 	}
+}
+
+// TestPeerHasItsOwnName: of two models of one profile the error says which one failed.
+func TestPeerHasItsOwnName(t *testing.T) {
+	const refusing = "sim,fault=status@INIT_HCA=BAD_PARAM_ERR"
+	refuses(t, cli(t, "litmus", "sim", "--peer", refusing), exitFailed, "sim:cx5.0 (peer): bring-up stage init-hca")
+	refuses(t, cli(t, "litmus", refusing, "--peer", "sim"), exitFailed, "sim:cx5.0: bring-up stage init-hca")
 }
 
 // TestKilledServerSaidOnce: when the server of a function is killed, the error line says

@@ -103,6 +103,7 @@ func (a *app) parsePair(dev, peer string) (near, far devArg, err error) {
 		return near, far, err
 	}
 	if far.chip, err = a.newChip(far); err == nil {
+		far.also = " (peer)" // models of one profile have one name
 		err = sim.Link(near.chip, far.chip)
 	}
 	if err == nil {

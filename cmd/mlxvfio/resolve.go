@@ -31,6 +31,7 @@ type devArg struct {
 	path string      // devSocket
 	sim  sim.Options // devSim
 	chip *sim.Chip   // devSim: a model that was made before, to be opened and closed
+	also string      // what is put to the name of the device, to tell it from another one
 }
 
 // parseDev reads a DEV argument; every mistake is a usage error of one line.
@@ -82,6 +83,13 @@ func (o *opened) Close() error {
 	}
 	o.undo = nil
 	return err
+}
+
+// Info is the transport's, by a name that no other device of this process has.
+func (o *opened) Info() (vfio.DeviceInfo, error) {
+	i, err := o.Transport.Info()
+	i.Name += o.arg.also
+	return i, err
 }
 
 // open turns a DEV argument into a transport, with the recorder in front of it
