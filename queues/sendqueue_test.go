@@ -210,6 +210,38 @@ func TestRetire(t *testing.T) {
 	require.Equal(t, 8, q.Free())
 }
 
+// Of all indexes only those at which a WQE that is under way begins are such, however
+// full the queue is and wherever its counters are.
+func TestOutstanding(t *testing.T) {
+	for _, start := range []uint64{0, 5, 1<<16 - 3, 1<<32 - 3} {
+		for _, blocks := range [][]int{{}, {1}, {1, 2, 3, 1}, {1, 2, 3, 1, 1}, {3, 3, 2}, {2, 2, 2, 2}, {1, 1, 1, 1, 1, 1, 1, 1}} {
+			q, _ := newSQ(t, 3, nil)
+			q.pi, q.ci, q.rung = start, start, uint32(start)
+			for range 8 { // the pass before, which leaves its ends behind
+				require.NoError(t, q.Nop(1, 0))
+			}
+			q.RetireAll()
+			begins := map[uint16]bool{}
+			for _, n := range blocks {
+				begins[q.Index()] = true
+				switch n {
+				case 1:
+					require.NoError(t, q.Nop(1, 0))
+				case 2:
+					require.NoError(t, q.MaskedCompareSwap(2, 0, eightSGE, aRemote, &MaskedCS{}))
+				case 3:
+					require.NoError(t, q.WriteInline(3, 0, make([]byte, 100), aRemote))
+				}
+			}
+			for i := range 1 << 16 {
+				if _, ok := q.outstanding(uint16(i)); ok != begins[uint16(i)] {
+					t.Fatalf("WQEs of %v blocks from %#x on: index %#x is outstanding: %v", blocks, start, i, ok)
+				}
+			}
+		}
+	}
+}
+
 func TestSendQueueConfig(t *testing.T) {
 	ring, rec := vfio.MemOf(make([]byte, 1024)), vfio.MemOf(make([]byte, 8))
 	for _, c := range []SendQueueConfig{
