@@ -220,6 +220,22 @@ func TestClosedDevice(t *testing.T) {
 	} {
 		require.ErrorIs(t, create(), vfio.ErrClosed, what)
 	}
+	one := queues.WorkRequest{Op: prm.WQERdmaRead, Local: queues.SGE{Len: 8}}
+	for what, use := range map[string]func() error{
+		"Nop":     func() error { return qp.SQ.Nop(1, 0) },
+		"Post 1":  func() error { _, err := qp.SQ.Post([]queues.WorkRequest{one}); return err },
+		"Post 2":  func() error { _, err := qp.SQ.Post([]queues.WorkRequest{one, one}); return err },
+		"Post RQ": func() error { return qp.SRQ().Post(1) },
+		"Poll 1":  func() error { _, err := cq.Poll(make([]queues.Completion, 1)); return err },
+		"Poll 2":  func() error { _, err := cq.Poll(make([]queues.Completion, 2)); return err },
+		"Wait":    func() error { _, err := ch.Completions(ctx, cq, make([]queues.Completion, 1)); return err },
+	} {
+		require.ErrorIs(t, use(), vfio.ErrClosed, what)
+	}
+	require.NotPanics(t, func() {
+		qp.SQ.Ring()
+		cq.Arm(false)
+	})
 	// What the objects held was freed by the close.
 	require.NoError(t, qp.Release())
 	require.NoError(t, cq.Release())
