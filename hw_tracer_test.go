@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mlxvfio/mlxvfio"
+	"github.com/mlxvfio/mlxvfio/internal/absent"
 	"github.com/mlxvfio/mlxvfio/internal/hwtest"
 	"github.com/mlxvfio/mlxvfio/tracer"
 	"github.com/mlxvfio/mlxvfio/tracer/capture"
@@ -83,7 +84,7 @@ func TestHardwareTracer(t *testing.T) {
 	var missing *tracer.CapabilityError
 	caps, err := h.TracerCaps(t.Context())
 	if errors.As(err, &missing) {
-		t.Skip(err)
+		absent.Skip(t, "tracer of real hardware", err.Error())
 	}
 	require.NoError(t, err)
 	blocks, load := 50, os.Getenv("MLXVFIO_TEST_LOAD") != "" // the model's, beside the commands
@@ -107,7 +108,7 @@ func TestHardwareTracer(t *testing.T) {
 func TestContendedTracer(t *testing.T) {
 	steps := os.Getenv("MLXVFIO_TEST_STEPS")
 	if steps == "" {
-		t.Skip("MLXVFIO_TEST_STEPS names no folder: nobody plays the other driver")
+		absent.Skip(t, "tracer that another driver contends for", "MLXVFIO_TEST_STEPS names no folder: nobody plays the other driver")
 	}
 	h := hardwareFunction(t)
 	defer func() { require.NoError(t, h.Close(t.Context())) }()

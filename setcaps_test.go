@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mlxvfio/mlxvfio/internal/absent"
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 )
 
@@ -89,7 +90,7 @@ func TestCapsOfARealDevice(t *testing.T) {
 	const path = "../shared/golden/cx4-fw14.12.1220-bringup.jsonl"
 	f, err := os.Open(path)
 	if err != nil {
-		t.Skipf("no captured commands of a real device: %v", err)
+		absent.Skip(t, "captured commands of a real ConnectX-4", "none in ../shared/golden")
 	}
 	defer f.Close()
 	caps := map[int][]byte{}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mlxvfio/mlxvfio/internal/absent"
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 )
 
@@ -32,7 +33,7 @@ func golden(t *testing.T) []captured {
 	const path = "../../shared/golden/cx4-fw14.12.1220-bringup.jsonl"
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		t.Skip("witness skipped: the captured commands of a ConnectX-4 are not here (" + path + ")")
+		absent.Skip(t, "captured commands of a real ConnectX-4", "none in ../shared/golden")
 	}
 	require.NoError(t, err)
 	defer f.Close()

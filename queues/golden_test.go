@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mlxvfio/mlxvfio/internal/absent"
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 )
 
@@ -21,7 +22,7 @@ func TestCreateEQOfARealDevice(t *testing.T) {
 	const path = "../../shared/golden/cx4-fw14.12.1220-bringup.jsonl"
 	f, err := os.Open(path)
 	if err != nil {
-		t.Skipf("no captured commands of a real device: %v", err)
+		absent.Skip(t, "captured commands of a real ConnectX-4", "none in ../shared/golden")
 	}
 	defer f.Close()
 	want := map[int]EQOptions{

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mlxvfio/mlxvfio/internal/absent"
 	"github.com/stretchr/testify/require"
 )
 
@@ -21,12 +22,12 @@ func reference(tb testing.TB) string {
 	tb.Helper()
 	cc, err := exec.LookPath("cc")
 	if err != nil {
-		tb.Skip("no C compiler: the C reference cannot be built")
+		absent.Skip(tb, "C reference of post and poll", "no C compiler in PATH")
 	}
 	bin := filepath.Join(tb.TempDir(), "post_ref")
 	out, err := exec.Command(cc, "-O2", "-o", bin, filepath.Join("testdata", "post_ref.c")).CombinedOutput()
 	if err != nil && bytes.Contains(out, []byte("emmintrin.h")) {
-		tb.Skip("the C reference needs SSE2: it is for amd64")
+		absent.Skip(tb, "C reference of post and poll", "it needs SSE2: it is for amd64")
 	}
 	require.NoError(tb, err, "%s", out)
 	return bin

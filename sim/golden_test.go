@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mlxvfio/mlxvfio/internal/absent"
 	"github.com/mlxvfio/mlxvfio/internal/prm"
 )
 
@@ -29,7 +30,7 @@ func readGolden(t *testing.T) []exchange {
 	files, err := filepath.Glob("../../shared/golden/*.jsonl")
 	require.NoError(t, err)
 	if len(files) == 0 {
-		t.Skip("no capture of a real device in ../shared/golden: this witness is not heard")
+		absent.Skip(t, "captured commands of a real ConnectX-4", "none in ../shared/golden")
 	}
 	fh, err := os.Open(files[0])
 	require.NoError(t, err)

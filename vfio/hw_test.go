@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mlxvfio/mlxvfio/internal/absent"
 	"github.com/mlxvfio/mlxvfio/internal/hwtest"
 	"github.com/mlxvfio/mlxvfio/vfio"
 	"github.com/mlxvfio/mlxvfio/vfio/vfiotest"
@@ -94,7 +95,7 @@ func TestHWShared(t *testing.T) {
 	bdf, o := hwtest.Function(t)
 	peer := os.Getenv("MLXVFIO_TEST_PEER")
 	if peer == "" {
-		t.Skip("MLXVFIO_TEST_PEER names no second function")
+		absent.Skip(t, "two functions of real hardware in one address space", "MLXVFIO_TEST_PEER names no second function")
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(t.TempDir(), "first"), nil, 0o600)) // Go's poller opens files of its own
 	before := openFDs(t)

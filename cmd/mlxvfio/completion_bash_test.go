@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mlxvfio/mlxvfio/internal/absent"
 	"github.com/stretchr/testify/require"
 )
 
@@ -54,7 +55,7 @@ func bashOn(t *testing.T, line, more string) []string {
 	t.Helper()
 	bash, err := exec.LookPath("bash")
 	if err != nil {
-		t.Skip("bash is not on this machine")
+		absent.Skip(t, "completion in bash", "bash is not in PATH")
 	}
 	dir := t.TempDir()
 	self, err := filepath.Abs(os.Args[0])

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/mlxvfio/mlxvfio"
+	"github.com/mlxvfio/mlxvfio/internal/absent"
 	"github.com/mlxvfio/mlxvfio/sim"
 	"github.com/mlxvfio/mlxvfio/vfio"
 	"github.com/stretchr/testify/require"
@@ -145,7 +146,7 @@ func goldenCaps(t *testing.T) map[int][]byte {
 	paths, err := filepath.Glob("../../../shared/golden/*.jsonl")
 	require.NoError(t, err)
 	if len(paths) == 0 {
-		t.Skip("no captures of a real device in ../shared/golden: this witness is not heard")
+		absent.Skip(t, "captured commands of a real ConnectX-4", "none in ../shared/golden")
 	}
 	text, err := os.ReadFile(paths[0])
 	require.NoError(t, err)

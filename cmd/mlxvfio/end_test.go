@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/mlxvfio/mlxvfio"
+	"github.com/mlxvfio/mlxvfio/internal/absent"
 	"github.com/stretchr/testify/require"
 )
 
@@ -143,7 +144,7 @@ func TestOutlast(t *testing.T) {
 func TestFullDisk(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
-		t.Skipf("no /dev/full here: %v", err)
+		absent.Skip(t, "full disk", err.Error())
 	}
 	defer full.Close()
 	o := cli(t, "info", "sim", "--record", "/dev/full")

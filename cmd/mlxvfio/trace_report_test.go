@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"image"
 	"image/png"
 	"os"
@@ -14,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mlxvfio/mlxvfio/internal/absent"
 	"github.com/stretchr/testify/require"
 )
 
@@ -29,15 +29,7 @@ func chromium(t *testing.T) string {
 			return b
 		}
 	}
-	const why = "no chromium in PATH; MLXVFIO_CHROMIUM names one elsewhere"
-	if list := os.Getenv("MLXVFIO_SKIPPED"); list != "" {
-		f, err := os.OpenFile(list, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-		require.NoError(t, err)
-		_, err = fmt.Fprintf(f, "screenshot of the trace report: %s\n", why)
-		require.NoError(t, err)
-		require.NoError(t, f.Close())
-	}
-	t.Skip(why)
+	absent.Skip(t, "screenshot of the trace report", "no chromium in PATH; MLXVFIO_CHROMIUM names one elsewhere")
 	return ""
 }
 

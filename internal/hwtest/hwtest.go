@@ -10,6 +10,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/mlxvfio/mlxvfio/internal/absent"
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
 
@@ -18,7 +19,7 @@ import (
 func Function(t testing.TB) (bdf string, o vfio.KernelOptions) {
 	t.Helper()
 	if bdf = os.Getenv("MLXVFIO_TEST_BDF"); bdf == "" {
-		t.Skip("MLXVFIO_TEST_BDF names no function, such as 0000:3b:00.0, bound to vfio-pci")
+		absent.Skip(t, "real hardware", "MLXVFIO_TEST_BDF names no function, such as 0000:3b:00.0, bound to vfio-pci")
 	}
 	return bdf, vfio.KernelOptions{
 		Backend:       os.Getenv("MLXVFIO_TEST_BACKEND"),

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/mlxvfio/mlxvfio/internal/absent"
 	"github.com/stretchr/testify/require"
 )
 
@@ -101,6 +102,21 @@ func TestSizes(t *testing.T) {
 // number, size and offset.
 func TestAgainstHeader(t *testing.T) { againstHeader(t, "linux/vfio.h", "", numbers, layout) }
 
+// A header that is not here, or too old, is listed with what was not heard.
+func TestAbsentHeaderIsListed(t *testing.T) {
+	uapi, list := t.TempDir(), filepath.Join(t.TempDir(), "skipped")
+	require.NoError(t, os.Mkdir(filepath.Join(uapi, "linux"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(uapi, "linux", "vfio.h"), []byte("#define VFIO_API_VERSION 0\n"), 0o600))
+	t.Setenv("MLXVFIO_TEST_UAPI", uapi)
+	t.Setenv(absent.Variable, list)
+	for _, header := range []string{"linux/vfio.h", "linux/iommufd.h"} {
+		require.True(t, t.Run(header, func(t *testing.T) { againstHeader(t, header, "VFIO_DEVICE_BIND_IOMMUFD", nil, nil) }))
+	}
+	b, err := os.ReadFile(list)
+	require.NoError(t, err)
+	require.Regexp(t, `^kernel header linux/vfio.h: .+\nkernel header linux/iommufd.h: .+\n$`, string(b))
+}
+
 // againstHeader asks a C compiler for what a header of the kernel says. Skipped
 // where there is no compiler, no header, or one from before name was in it.
 // MLXVFIO_TEST_UAPI is a folder with the headers of another kernel.
@@ -108,7 +124,7 @@ func againstHeader(t *testing.T, header, name string, numbers, layout map[string
 	t.Helper()
 	cc, err := exec.LookPath("cc")
 	if err != nil {
-		t.Skip("no C compiler on this machine")
+		absent.Skip(t, "kernel header "+header, "no C compiler in PATH")
 	}
 	include := "/usr/include"
 	if dir := os.Getenv("MLXVFIO_TEST_UAPI"); dir != "" {
@@ -116,10 +132,10 @@ func againstHeader(t *testing.T, header, name string, numbers, layout map[string
 	}
 	text, err := os.ReadFile(filepath.Join(include, header))
 	if err != nil {
-		t.Skipf("no %s on this machine", header)
+		absent.Skip(t, "kernel header "+header, "it is not in "+include)
 	}
 	if !strings.Contains(string(text), name) {
-		t.Skipf("%s is from before %s", header, name)
+		absent.Skip(t, "kernel header "+header, "that in "+include+" is from before "+name)
 	}
 	// Each expression initialises a constant: the compiler's assembly output shows
 	// the values, and nothing has to be linked or run.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/mlxvfio/mlxvfio/internal/absent"
 	"github.com/stretchr/testify/require"
 )
 
@@ -18,7 +19,7 @@ func cReference(tb testing.TB) string {
 	tb.Helper()
 	cc, err := exec.LookPath("cc")
 	if err != nil {
-		tb.Skip("no C compiler: the C reference cannot be built")
+		absent.Skip(tb, "C reference of the trace decoder", "no C compiler in PATH")
 	}
 	bin := filepath.Join(tb.TempDir(), "trace_ref")
 	out, err := exec.Command(cc, "-O2", "-o", bin, filepath.Join("testdata", "trace_ref.c")).CombinedOutput()

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/mlxvfio/mlxvfio/internal/absent"
 	"github.com/stretchr/testify/require"
 )
 
@@ -86,7 +88,7 @@ func TestPackFetchedKernel(t *testing.T) {
 		}
 	}
 	if _, err := k.image(); err != nil {
-		t.Skipf("the bench was not fetched: %v", err)
+		absent.Skip(t, "modules of a real kernel, packed", fmt.Sprintf("the bench was not fetched: %v", err))
 	}
 	a := newArchive()
 	require.NoError(t, k.pack(a, []string{"vfio_pci"}))

@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/mlxvfio/mlxvfio/internal/absent"
 	"github.com/mlxvfio/mlxvfio/test/vm/internal/wire"
 )
 
@@ -130,7 +131,7 @@ func run(ctx context.Context, o options) (failed int, err error) {
 	for _, p := range selected {
 		fmt.Printf("== %s\n", p.Name)
 		if p.Release != "" && p.Release != custom && !img.has(p.Release) {
-			if err := skip(os.Stdout, os.Getenv("MLXVFIO_SKIPPED"), "machine "+p.Name, fmt.Sprintf("kernel %s comes with ../shared/judge, which is absent", p.Release)); err != nil {
+			if err := skip(os.Stdout, os.Getenv(absent.Variable), "machine "+p.Name, fmt.Sprintf("kernel %s comes with ../shared/judge, which is absent", p.Release)); err != nil {
 				return 0, err
 			}
 			continue
@@ -145,7 +146,7 @@ func run(ctx context.Context, o options) (failed int, err error) {
 	for _, w := range judged {
 		fmt.Printf("== %s\n", w.name())
 		if o.judge == "" {
-			if err := w.skip(os.Stdout, os.Getenv("MLXVFIO_SKIPPED")); err != nil {
+			if err := w.skip(os.Stdout, os.Getenv(absent.Variable)); err != nil {
 				return 0, err
 			}
 			continue
@@ -169,15 +170,7 @@ func skip(out io.Writer, list, name, why string) error {
 	if _, err := fmt.Fprintf(out, "SKIP %s: %s\n", name, why); err != nil {
 		return err
 	}
-	if list == "" {
-		return nil
-	}
-	f, err := os.OpenFile(list, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(f, "%s: %s\n", name, why)
-	return errors.Join(err, f.Close())
+	return absent.List(list, name, why)
 }
 
 // runPlan serves the models, boots the machine and judges its report.
