@@ -80,24 +80,30 @@ func TestBlueFlame(t *testing.T) {
 	q.pi, q.ci, q.rung = 3, 3, 3
 	clear(bar)
 
-	require.NoError(t, q.Nop(3, 0))
-	require.NoError(t, q.Nop(4, 0))
+	// plain requires that only the first 8 bytes of the newest WQE were rung, at byte at.
+	plain := func(pi uint64, at int, why string) {
+		t.Helper()
+		require.Equal(t, wqeAt(q, pi, 8), bar[at:at+8], why)
+		clear(bar[at : at+8])
+		require.Equal(t, make([]byte, len(bar)), bar, why)
+	}
+	require.NoError(t, q.Nop(3, Signalled))
+	require.NoError(t, q.Nop(4, Signalled))
 	q.Ring()
-	require.Equal(t, wqeAt(q, 4, 8), bar[0x800:0x808], "two WQEs: a plain doorbell")
-	require.Zero(t, binary.BigEndian.Uint64(bar[0x808:]))
-	clear(bar)
+	plain(4, 0x800, "two WQEs: a plain doorbell")
 
-	require.NoError(t, q.WriteInline(5, 0, make([]byte, 100), aRemote)) // three blocks
+	require.NoError(t, q.WriteInline(5, Signalled, make([]byte, 100), aRemote)) // three blocks
 	q.RetireAll()
 	q.Ring()
-	require.Equal(t, wqeAt(q, 5, 8), bar[0x880:0x888], "too large: a plain doorbell")
-	require.Zero(t, binary.BigEndian.Uint64(bar[0x888:]))
+	plain(5, 0x880, "too large: a plain doorbell")
 	q.pi, q.ci, q.rung = 7, 7, 7
-	clear(bar)
-	require.NoError(t, q.MaskedCompareSwap(6, 0, eightSGE, aRemote, &MaskedCS{Swap: 9}))
+	require.NoError(t, q.MaskedCompareSwap(6, Signalled, eightSGE, aRemote, &MaskedCS{Swap: 9}))
 	q.Ring()
-	require.Equal(t, wqeAt(q, 7, 8), bar[0x800:0x808], "around the end of the ring: a plain doorbell")
-	require.Zero(t, binary.BigEndian.Uint64(bar[0x808:]))
+	plain(7, 0x800, "around the end of the ring: a plain doorbell")
+	q.pi, q.ci, q.rung = 14, 14, 14
+	require.NoError(t, q.MaskedCompareSwap(6, Signalled, eightSGE, aRemote, &MaskedCS{Swap: 9}))
+	q.Ring()
+	require.Equal(t, wqeAt(q, 14, 128), bar[0x880:0x900], "up to the end of the ring")
 }
 
 // Buffers must fit the page; without BlueFlame their size does not matter.
