@@ -121,7 +121,7 @@ func TestBlueFlameSize(t *testing.T) {
 		require.NoError(t, err)
 		clear(bar)
 		for range 2 {
-			require.NoError(t, q.Nop(1, 0))
+			require.NoError(t, q.Nop(1, Signalled))
 			q.Ring()
 		}
 		require.Equal(t, wqeAt(q, 1, 8), bar[0x800:0x808])
