@@ -279,6 +279,7 @@ func TestExecuteRefuses(t *testing.T) {
 	require.Error(t, r.Execute(make([]byte, 4), LittleEndian, make([]byte, 8), BigEndian))
 	require.Error(t, r.Execute(make([]byte, 8), LittleEndian, make([]byte, 4), BigEndian))
 	require.ErrorIs(t, r.Execute(make([]byte, 8), Unknown, make([]byte, 8), BigEndian), ErrOrder)
+	require.ErrorIs(t, r.Execute(make([]byte, 8), BigEndian, make([]byte, 8), Unknown), ErrOrder)
 }
 
 // Encode, PutArgs, Extract and Execute allocate nothing.

@@ -216,6 +216,32 @@ func TestPeers(t *testing.T) {
 	}
 }
 
+// A send queue that is attached again replaces the one of the same number, also where
+// that was the last to complete; so it does with none attached in between.
+func TestAttachAgain(t *testing.T) {
+	for _, most := range []int{1, 4} {
+		r, dev, _ := newCQ(t, 2, nil)
+		dst := make([]Completion, most)
+		for round := range uint64(10) {
+			q, _ := newSQ(t, 3, nil)
+			r.AttachSend(q)
+			for i := range round % 4 {
+				index := q.Index()
+				require.NoError(t, q.Nop(10*round+i, Signalled))
+				dev.sent(microQPN, index, prm.WQENop)
+				n, err := r.Poll(dst)
+				require.NoError(t, err, "round %d", round)
+				require.Equal(t, 1, n)
+				require.Equal(t, 10*round+i, dst[0].WRID)
+				require.Equal(t, 8, q.Free())
+			}
+			for range 8 { // these never complete
+				require.NoError(t, q.Nop(999, Signalled))
+			}
+		}
+	}
+}
+
 // Forgetting a queue pair leaves the entries of others where Poll finds them, and
 // gives shared receive WQEs back.
 func TestForget(t *testing.T) {

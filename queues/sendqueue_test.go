@@ -104,6 +104,12 @@ func TestBlueFlame(t *testing.T) {
 	require.NoError(t, q.MaskedCompareSwap(6, Signalled, eightSGE, aRemote, &MaskedCS{Swap: 9}))
 	q.Ring()
 	require.Equal(t, wqeAt(q, 14, 128), bar[0x880:0x900], "up to the end of the ring")
+	for _, pi := range []uint64{0xffff, 0x1fffe, 0xffff_ffff} { // up to the end of the counters
+		q.pi, q.ci, q.rung = pi, pi, uint32(pi)
+		require.NoError(t, q.Nop(7, Signalled))
+		q.Ring()
+		require.Equal(t, uint32(uint16(pi+1)), binary.BigEndian.Uint32(rec[4:]), "16 bits")
+	}
 }
 
 // Buffers must fit the page; without BlueFlame their size does not matter.
