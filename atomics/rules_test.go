@@ -163,7 +163,11 @@ func TestWriteRule(t *testing.T) {
 	require.ErrorContains(t, CheckWrite(0x10ff, 2, 256), "crosses 0x1100")
 	require.ErrorContains(t, CheckWrite(0x1000, 257, 256), "at most 256")
 	require.ErrorContains(t, CheckWrite(0x1000, 1, 0), "no atomic writes")
-	require.ErrorIs(t, CheckWrite(0x1000, -1, 8), ErrNotAtomic)
+	require.ErrorContains(t, CheckWrite(0x1001, 256, 256), "crosses 0x1100")
+	for addr := uint64(0x1000); addr < 0x1010; addr++ {
+		require.False(t, WriteIsAtomic(addr, -1, 8))
+		require.ErrorIs(t, CheckWrite(addr, -1, 8), ErrNotAtomic)
+	}
 }
 
 func TestPreflight(t *testing.T) {
