@@ -216,6 +216,20 @@ func TestPeers(t *testing.T) {
 	}
 }
 
+// Queue pairs that come and go leave nothing behind.
+func TestPeersComeAndGo(t *testing.T) {
+	var p peers
+	for qpn := range uint32(1000) {
+		for i := range uint32(3) {
+			require.NotSame(t, &nobody, p.get(qpn+i))
+		}
+		p.drop(qpn)
+		require.Same(t, &nobody, p.find(qpn))
+		require.NotSame(t, &nobody, p.find(qpn+1))
+		require.LessOrEqual(t, len(p.slots), 8, "of two or three that are there")
+	}
+}
+
 // A send queue that is attached again replaces the one of the same number, also where
 // that was the last to complete; so it does with none attached in between.
 func TestAttachAgain(t *testing.T) {
