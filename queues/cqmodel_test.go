@@ -101,7 +101,7 @@ func newCQModel(t *testing.T, seed uint64) *cqModel {
 		m.r.entry(m.polled + i).SetOwner((m.polled+i)>>log&1 == 0)
 	}
 	m.srq, _ = newSRQ(t, 5, 5)
-	numbers := []uint32{0, 0xffffff, 1, 0x100, 0x80_0000, m.rnd.Uint32N(1 << 24)}
+	numbers := []uint32{0, 0xffffff, 1, 0x1_0000, 0x100, 0x80_0000, m.rnd.Uint32N(1 << 24)} // some are others swapped
 	m.rnd.Shuffle(len(numbers), func(i, k int) { numbers[i], numbers[k] = numbers[k], numbers[i] })
 	for _, qpn := range numbers[:1+m.rnd.IntN(len(numbers))] {
 		m.attach(qpn)

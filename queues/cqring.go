@@ -98,6 +98,9 @@ func (r *CQRing) init(c CQRingConfig) error {
 		return fmt.Errorf("make CQ %s of %d entries: %w: the ring has %d bytes and needs %d, the record has %d and needs %d",
 			c.Name, size, vfio.ErrRange, c.Ring.Len(), size*cqeSize, c.Record.Len(), RecordSize)
 	}
+	if err := checkAligned("CQ "+c.Name, c.Ring, c.Record); err != nil {
+		return err
+	}
 	r.mem, r.buf, r.lines, r.mask, r.log = c.Ring, c.Ring.Bytes(), c.Ring.Lines(), uint32(size)-1, c.LogSize
 	r.rec, r.cqn, r.name = newRecord(c.Record), c.CQN, c.Name
 	r.bell = newDoorbell(c.UAR, r.rec, recordArm, UARCQDoorbell)

@@ -2,6 +2,7 @@ package queues
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math/bits"
 
 	"github.com/mlxvfio/mlxvfio/vfio"
@@ -19,6 +20,14 @@ const (
 	recordConsumer = 0
 	recordArm      = 4
 )
+
+// checkAligned refuses memory of a queue whose words cannot be accessed whole.
+func checkAligned(what string, ring, rec vfio.Mem) error {
+	if ring.Aligned(8) && rec.Aligned(RecordSize) {
+		return nil
+	}
+	return fmt.Errorf("make a %s: %w: ring and record must begin at multiples of 8 bytes of this process's memory; take them from an AddressSpace", what, vfio.ErrRange)
+}
 
 // record is a doorbell record as its queue writes it.
 type record struct {

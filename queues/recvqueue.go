@@ -62,7 +62,7 @@ func checkRecv(what string, logSize, minSize, logStride, minStride uint8, ring, 
 		return fmt.Errorf("make a %s: %w: the ring has %d bytes and needs %d, the record has %d and needs %d",
 			what, vfio.ErrRange, ring.Len(), need, rec.Len(), RecordSize)
 	}
-	return nil
+	return checkAligned(what, ring, rec)
 }
 
 // Size is the number of WQEs of the ring.

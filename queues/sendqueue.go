@@ -86,6 +86,9 @@ func NewSendQueue(c SendQueueConfig) (*SendQueue, error) {
 		return nil, fmt.Errorf("make a send queue of %d blocks: %w: the ring has %d bytes and needs %d, the record has %d and needs %d",
 			size, vfio.ErrRange, c.Ring.Len(), size*WQEBB, c.Record.Len(), RecordSize)
 	}
+	if err := checkAligned("send queue", c.Ring, c.Record); err != nil {
+		return nil, err
+	}
 	if c.QPN>>24 != 0 {
 		return nil, fmt.Errorf("make a send queue of queue pair %#x: %w; a number has 24 bits", c.QPN, vfio.ErrRange)
 	}

@@ -222,6 +222,37 @@ func TestRetire(t *testing.T) {
 	require.Equal(t, 8, q.Free())
 }
 
+// Memory whose words cannot be accessed whole is refused by every queue.
+func TestUnalignedMemory(t *testing.T) {
+	mem := func(n, off int) vfio.Mem { return vfio.MemOf(make([]byte, n+8)[off : off+n]) }
+	for _, off := range [][2]int{{1, 0}, {4, 0}, {0, 1}, {0, 4}} {
+		ring, rec := mem(256, off[0]), mem(RecordSize, off[1])
+		for what, create := range map[string]func() error{
+			"send queue": func() error {
+				_, err := NewSendQueue(SendQueueConfig{LogWQEBB: 2, Ring: ring, Record: rec})
+				return err
+			},
+			"CQ mine": func() error {
+				_, err := NewCQRing(CQRingConfig{Name: "mine", LogSize: 2, Ring: ring, Record: rec})
+				return err
+			},
+			"receive queue": func() error {
+				_, err := NewRecvQueue(RecvQueueConfig{LogSize: 4, LogStride: 4, Ring: ring, Record: rec})
+				return err
+			},
+			"shared receive queue": func() error {
+				_, err := NewSRQRing(SRQRingConfig{LogSize: 3, LogStride: 5, Ring: ring, Record: rec})
+				return err
+			},
+		} {
+			err := create()
+			require.ErrorIs(t, err, vfio.ErrRange, "%s at %v", what, off)
+			require.ErrorContains(t, err, what)
+			require.ErrorContains(t, err, "multiples of 8")
+		}
+	}
+}
+
 // Of all indexes only those at which a WQE that is under way begins are such, however
 // full the queue is and wherever its counters are.
 func TestOutstanding(t *testing.T) {

@@ -48,6 +48,12 @@ func (m Mem) Lines() []Line {
 	return unsafe.Slice((*Line)(p), len(m.b)/LineSize)
 }
 
+// Aligned tells whether the first byte lies at a multiple of n, a power of two, so
+// that words of n bytes can be accessed. Of no memory it is true.
+func (m Mem) Aligned(n int) bool {
+	return uintptr(unsafe.Pointer(unsafe.SliceData(m.b)))&uintptr(n-1) == 0
+}
+
 // Slice is the view of n bytes at off.
 func (m Mem) Slice(off, n int) Mem { return Mem{m.b[off : off+n : off+n]} }
 

@@ -10,6 +10,17 @@ import (
 	"github.com/mlxvfio/mlxvfio/vfio"
 )
 
+// Memory of at least 8 bytes from the allocator is aligned to 8.
+func TestMemAligned(t *testing.T) {
+	b := make([]byte, 24)
+	for off := range 9 {
+		for _, n := range []int{1, 2, 4, 8} {
+			require.Equal(t, off%n == 0, vfio.MemOf(b[off:]).Aligned(n), "%d bytes from byte %d on", n, off)
+		}
+	}
+	require.True(t, vfio.Mem{}.Aligned(8))
+}
+
 // Every accessor touches its bytes, in its order, and no others.
 func TestMemWords(t *testing.T) {
 	fresh := func() vfio.Mem {
