@@ -78,6 +78,30 @@ func TestRecvFull(t *testing.T) {
 	}
 }
 
+// The record has the low 16 bits of a count that runs on; both may wrap.
+func TestRecvCounts(t *testing.T) {
+	for _, pi := range []uint32{0, 0xffff, 0x1fffe, 1<<32 - 1, 1<<32 - 2} {
+		q, rec := newRQ(t, 3, 4)
+		q.pi, q.ci, q.rung = pi, pi, pi
+		for range 4 {
+			require.NoError(t, q.Post(1, anSGE))
+			q.Ring()
+			require.Equal(t, uint32(uint16(q.pi)), binary.BigEndian.Uint32(rec))
+			require.Zero(t, binary.BigEndian.Uint32(rec[4:]), "the send count is not ours")
+		}
+		require.Equal(t, 4, q.Free())
+
+		s, rec := newSRQ(t, 3, 5)
+		s.count, s.rung = pi, pi
+		for range 4 {
+			require.NoError(t, s.Post(1, anSGE))
+			s.Ring()
+			require.Equal(t, uint32(uint16(s.count)), binary.BigEndian.Uint32(rec))
+		}
+		require.Equal(t, pi+4, s.count)
+	}
+}
+
 func TestRecvRefusals(t *testing.T) {
 	q, _ := newRQ(t, 2, 5)
 	var pe *PostError

@@ -1,6 +1,7 @@
 package queues
 
 import (
+	"bytes"
 	"encoding/binary"
 	"runtime"
 	"sync/atomic"
@@ -321,6 +322,15 @@ func TestSendQueueClosed(t *testing.T) {
 		_, ok := q.retire(0)
 		require.False(t, ok)
 	}
+	// Nor does it write there: the record may be another queue's.
+	q, rec := newSQ(t, 4, nil)
+	require.NoError(t, q.Nop(1, 0))
+	q.Ring()
+	was := bytes.Clone(rec)
+	q.close()
+	q.Reset()
+	q.Ring()
+	require.Equal(t, was, rec)
 	for _, op := range MicroOps() {
 		q, _ := newSQ(t, 4, nil)
 		q.close()
