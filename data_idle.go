@@ -14,9 +14,10 @@ import (
 
 // Idle is what to call while there is nothing to poll on any of the DataPaths: it
 // waits for a completion event, or polls on where one of them is polled. It ends
-// with an error when ctx does, when a device died, and when nothing completes on
-// any of them for as long as the options say. Without a DataPath, or with one that
-// is nil, it answers a *vfio.Error.
+// with an error when ctx does, when a device died (a *cmdif.DeadError, see
+// cmdif.Conn.CheckAlive), and when nothing completes on any of them for as long as the
+// options say (a *StuckError). Without a DataPath, or with one that is nil, it answers
+// a *vfio.Error.
 func Idle(ds ...*DataPath) atomics.Idle {
 	if len(ds) == 0 || slices.Contains(ds, nil) {
 		err := &vfio.Error{Op: "wait for completions", Err: errors.New("a data path is missing"),
@@ -99,14 +100,8 @@ func stuck(ds []*DataPath, events bool) error {
 		return nil
 	}
 	for _, d := range ds {
-		if err := d.hca.conn.Err(); err != nil {
-			return err
-		}
-		if err := d.hca.seg.Alive(); err != nil {
-			return err
-		}
-		if err := d.hca.seg.Fatal(); err != nil {
-			return fmt.Errorf("data path %s: %w; close the function and open it again", d.o.Name, err)
+		if err := d.hca.conn.CheckAlive(); err != nil {
+			return fmt.Errorf("data path %s: %w", d.o.Name, err)
 		}
 	}
 	if quiet := now.Sub(first.since); quiet > first.o.Stuck {

@@ -239,12 +239,18 @@ func TestDataPathOfDeadDevice(t *testing.T) {
 			for err == nil {
 				err = idle(t.Context())
 			}
+			var de *cmdif.DeadError
+			require.ErrorAs(t, err, &de)
+			require.Equal(t, h.Device().Info().Name, de.Device)
+			require.ErrorContains(t, err, "data path data: device does not answer commands any more: ")
+			require.ErrorIs(t, h.Conn().Err(), de.Err, "commands need not find out again")
 			if fault == "all-ones" {
 				require.ErrorIs(t, err, vfio.ErrGone)
+				require.ErrorContains(t, err, ": device reads all ones; check that the function is present")
 			} else {
 				as[*initseg.FatalError](t, err)
 				require.ErrorContains(t, err, "FW_INTERNAL_ERR")
-				require.ErrorContains(t, err, "close the function and open it again")
+				require.ErrorContains(t, err, "; reset the function and open it again")
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 			require.Error(t, h.Close(ctx))
