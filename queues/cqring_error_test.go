@@ -169,43 +169,47 @@ func TestCQErrors(t *testing.T) {
 		{"error of nothing", func(e *prm.CQE64) { e.SetOpcode(prm.CQERespErr) }, ErrNotOutstanding, false},
 	} {
 		for _, most := range []int{1, 4} {
-			t.Run(fmt.Sprintf("%s by %d", c.name, most), func(t *testing.T) {
-				b := newBench(t, 3)
-				dst := make([]Completion, most)
-				for i := range uint16(2) {
-					require.NoError(t, b.sq.Nop(41+uint64(i), Signalled))
-				}
-				b.dev.sent(microQPN, 0, prm.WQENop)
-				n, err := b.Poll(dst)
-				require.NoError(t, err)
-				require.Equal(t, 1, n, "from here on the completions of this queue pair are expected")
-				b.dev.write(func(e *prm.CQE64) {
-					e.SetQPN(microQPN)
-					e.SetWQECounter(1)
-					c.fill(e)
-				})
-				b.dev.sent(microQPN, 1, prm.WQENop)
-				n, err = b.Poll(dst)
-				require.Zero(t, n)
-				require.ErrorIs(t, err, c.want)
-				var ce *CQError
-				require.ErrorAs(t, err, &ce)
-				require.Equal(t, uint32(0x4321), ce.CQN)
-				require.Equal(t, uint32(1), ce.Consumer)
-				require.Equal(t, b.mem.Bytes()[64:128], ce.CQE)
-				require.ErrorContains(t, err, hex.EncodeToString(ce.CQE))
-				n, err = b.Poll(dst)
-				if c.stays {
+			for first := range uint16(2) { // of a CQ that nothing has completed on yet, or of one that expects this queue pair
+				t.Run(fmt.Sprintf("%s by %d behind %d", c.name, most, first), func(t *testing.T) {
+					b := newBench(t, 3)
+					dst := make([]Completion, most)
+					for i := range uint16(2) {
+						require.NoError(t, b.sq.Nop(41+uint64(i), Signalled))
+					}
+					if first > 0 {
+						b.dev.sent(microQPN, 0, prm.WQENop)
+						n, err := b.Poll(dst)
+						require.NoError(t, err)
+						require.Equal(t, 1, n)
+					}
+					b.dev.write(func(e *prm.CQE64) {
+						e.SetQPN(microQPN)
+						e.SetWQECounter(first)
+						c.fill(e)
+					})
+					b.dev.sent(microQPN, first, prm.WQENop)
+					n, err := b.Poll(dst)
 					require.Zero(t, n)
-					require.ErrorIs(t, err, c.want, "it cannot go on")
-					require.Equal(t, 63, b.sq.Free())
-					return
-				}
-				require.NoError(t, err)
-				require.Equal(t, 1, n)
-				require.Equal(t, uint64(42), dst[0].WRID, "the next one is good")
-				require.Equal(t, uint32(3), binary.BigEndian.Uint32(b.rec))
-			})
+					require.ErrorIs(t, err, c.want)
+					var ce *CQError
+					require.ErrorAs(t, err, &ce)
+					require.Equal(t, uint32(0x4321), ce.CQN)
+					require.Equal(t, uint32(first), ce.Consumer)
+					require.Equal(t, b.mem.Bytes()[64*first:64*first+64], ce.CQE)
+					require.ErrorContains(t, err, hex.EncodeToString(ce.CQE))
+					n, err = b.Poll(dst)
+					if c.stays {
+						require.Zero(t, n)
+						require.ErrorIs(t, err, c.want, "it cannot go on")
+						require.Equal(t, 62+int(first), b.sq.Free())
+						return
+					}
+					require.NoError(t, err)
+					require.Equal(t, 1, n)
+					require.Equal(t, 41+uint64(first), dst[0].WRID, "the next one is good")
+					require.Equal(t, 2+uint32(first), binary.BigEndian.Uint32(b.rec))
+				})
+			}
 		}
 	}
 }
