@@ -65,6 +65,8 @@ func (q *SendQueue) postMany(work []WorkRequest) (n int, err error) {
 		n, pi, first8 = q.runMaskedCS4(work)
 	case r.Op == prm.WQEAtomicMaskedCS:
 		n, pi, first8 = q.runMaskedCS8(work)
+	case r.Op == prm.WQESend:
+		n, pi, first8 = q.runSend(work)
 	default:
 		return q.postRest(work, 0, 0, 0)
 	}
@@ -196,6 +198,9 @@ func (q *SendQueue) postOne(r *WorkRequest) error {
 		}
 		if len(r.Inline) > 0 {
 			return q.sendInline(r.Op, r.WRID, r.Flags, imm, nil, r.Inline)
+		}
+		if len(r.More) == 0 {
+			return q.sendOne(r.Op, uint64(r.Op)<<32, r.WRID, r.Flags, imm, r.Local)
 		}
 		return q.send(r.Op, r.WRID, r.Flags, imm, nil, r.Local, r.More)
 	case prm.WQERdmaWrite, prm.WQERdmaWriteImm:

@@ -5,7 +5,7 @@ import "github.com/mlxvfio/mlxvfio/internal/prm"
 // The plain forms: what the hot paths post themselves. The other fields of such
 // a request are right whatever they are.
 
-// onePiece tells an RDMA operation of one piece of 1 … most bytes.
+// onePiece tells a SEND or an RDMA operation of one piece of 1 … most bytes.
 func (r *WorkRequest) onePiece(most uint32) bool {
 	return r.Local.Len-1 < most && len(r.More)|len(r.Inline) == 0
 }
@@ -47,6 +47,8 @@ func (q *SendQueue) run(work []WorkRequest) (n int, pi uint64, first8 uint64) {
 			return q.runMaskedCS4(work)
 		}
 		return q.runMaskedCS8(work)
+	case prm.WQESend:
+		return q.runSend(work)
 	}
 	return 0, 0, 0
 }
@@ -180,6 +182,31 @@ func (q *SendQueue) runMaskedCS8(work []WorkRequest) (n int, pi uint64, first8 u
 		put64(w, 7, r.CompareMask)
 		putSGE(slots[uint(pi+1)&uint(len(slots)-1)].line, 0, r.Local) // the ring may end between the two
 		pi += 2
+		s.wrid, s.end = r.WRID, pi
+		n++
+	}
+	return n, pi, first8
+}
+
+// runSend posts SENDs of one piece.
+func (q *SendQueue) runSend(work []WorkRequest) (n int, pi uint64, first8 uint64) {
+	slots, pi := q.slots, q.pi
+	if len(slots) == 0 {
+		return 0, pi, 0
+	}
+	if free := q.Free(); free < len(work) {
+		work = work[:free]
+	}
+	head := q.qpn8 + (c0Send | 2)
+	for n < len(work) {
+		r, s := &work[n], &slots[uint(pi)&uint(len(slots)-1)]
+		if r.Op != prm.WQESend || !r.onePiece(maxLen) {
+			break
+		}
+		w := s.line
+		first8 = putCtrl0(w, uint64(uint16(pi))<<40|head, r)
+		putSGE(w, 2, r.Local)
+		pi++
 		s.wrid, s.end = r.WRID, pi
 		n++
 	}

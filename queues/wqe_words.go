@@ -59,12 +59,18 @@ func putSGE(w *vfio.Line, i int, l SGE) {
 	w[i+1] = bits.ReverseBytes64(l.Addr)
 }
 
-// putHead stores the control segment of a request without immediate data, and its
-// remote address segment. It returns the first control word as it lies in memory.
-func putHead(w *vfio.Line, c0 uint64, r *WorkRequest) uint64 {
+// putCtrl0 stores the control segment of a request without immediate data. It returns
+// the first control word as it lies in memory.
+func putCtrl0(w *vfio.Line, c0 uint64, r *WorkRequest) uint64 {
 	first8 := bits.ReverseBytes64(c0)
 	w[0] = first8
 	w[1] = uint64(r.Flags&ctrlFlags) << 24 // byte 11
+	return first8
+}
+
+// putHead is putCtrl0, and stores the remote address segment.
+func putHead(w *vfio.Line, c0 uint64, r *WorkRequest) uint64 {
+	first8 := putCtrl0(w, c0, r)
 	w[2] = bits.ReverseBytes64(r.Remote.Addr)
 	w[3] = uint64(bits.ReverseBytes32(r.Remote.RKey))
 	return first8
