@@ -18,6 +18,8 @@ const (
 	MicroSend
 	MicroWrite
 	MicroInlineWrite16
+	MicroWriteInRule    // MicroWrite while the write rule holds
+	MicroInline16InRule // MicroInlineWrite16 while it holds
 	MicroRead
 	MicroAtomicFA
 	MicroMaskedCS4
@@ -26,11 +28,11 @@ const (
 )
 
 var microOpcodes = [microOps]prm.WQEOpcode{
-	prm.WQENop, prm.WQESend, prm.WQERdmaWrite, prm.WQERdmaWrite, prm.WQERdmaRead,
+	prm.WQENop, prm.WQESend, prm.WQERdmaWrite, prm.WQERdmaWrite, prm.WQERdmaWrite, prm.WQERdmaWrite, prm.WQERdmaRead,
 	prm.WQEAtomicFA, prm.WQEAtomicMaskedCS, prm.WQEAtomicMaskedCS,
 }
 
-var microNames = [microOps]string{"nop", "send", "rdma_write", "inline_write16", "rdma_read", "atomic_fa8", "masked_cs4", "masked_cs8"}
+var microNames = [microOps]string{"nop", "send", "rdma_write", "inline_write16", "rdma_write_rule", "inline_write16_rule", "rdma_read", "atomic_fa8", "masked_cs4", "masked_cs8"}
 
 // String is the name of the operation.
 func (o MicroOp) String() string {
@@ -68,6 +70,8 @@ const (
 	microRKey  = 0x00d4e5f6
 	microRAddr = 0x00007f0011220000
 	microLAddr = 0x00007f00aabb0000
+	// microRule is the limit of the write rule of those that obey it.
+	microRule = 256
 	// MicroMaxBatch is the largest batch that is measured.
 	MicroMaxBatch = 64
 )
@@ -163,6 +167,11 @@ func (m *Microbench) prepare(op MicroOp, batch, n int) ([]WorkRequest, error) {
 	if batch < 1 || batch > MicroMaxBatch || n < batch || op >= microOps {
 		return nil, fmt.Errorf("measure %d posts of %s in batches of %d: %w; batches of 1 to %d are possible", n, op, batch, vfio.ErrRange, MicroMaxBatch)
 	}
+	limit := 0
+	if op == MicroWriteInRule || op == MicroInline16InRule {
+		limit = microRule
+	}
+	m.sq.SetPeerAtomic(limit)
 	work := m.work[:batch]
 	for i := range work {
 		x := uint64(i)
@@ -173,7 +182,7 @@ func (m *Microbench) prepare(op MicroOp, batch, n int) ([]WorkRequest, error) {
 			Swap:   x, Compare: x + 1, SwapMask: 0xffff, CompareMask: 0xff,
 		}
 		switch op {
-		case MicroInlineWrite16:
+		case MicroInlineWrite16, MicroInline16InRule:
 			work[i].Inline = make([]byte, 16)
 		case MicroMaskedCS4:
 			work[i].Local.Len = 4

@@ -72,7 +72,7 @@ func TestReferenceBytes(t *testing.T) {
 	bin := reference(t)
 	for _, op := range ratioOps {
 		for _, index := range []uint64{0, 1, 511, 1022, 1023, 1024, 4095, 40000, 65534, 65535} {
-			out, err := exec.Command(bin, "dump", op.String(), strconv.Itoa(int(index))).Output()
+			out, err := exec.Command(bin, "dump", refOp(op), strconv.Itoa(int(index))).Output()
 			require.NoError(t, err)
 			want := strings.Fields(string(out))
 			require.Len(t, want, 3)
@@ -80,6 +80,9 @@ func TestReferenceBytes(t *testing.T) {
 				u, bar := memoryUAR(t)
 				q, record := newSQ(t, microLogSQ, u)
 				q.pi, q.ci, q.rung = index, index, uint32(index)
+				if refOp(op) != op.String() {
+					q.SetPeerAtomic(microRule)
+				}
 				off := index * 64
 				w := WorkRequest{
 					WRID: 1, Flags: Signalled, Op: microOpcodes[op],
@@ -87,7 +90,7 @@ func TestReferenceBytes(t *testing.T) {
 					Remote: Remote{Addr: microRAddr + off, RKey: microRKey},
 				}
 				switch op {
-				case MicroInlineWrite16:
+				case MicroInlineWrite16, MicroInline16InRule:
 					w.Inline = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, off), ^off)
 				case MicroAtomicFA:
 					w.Local.Len, w.Swap = 8, off|1

@@ -55,6 +55,8 @@ func (q *SendQueue) postMany(work []WorkRequest) (n int, err error) {
 	var pi uint64
 	var first8 uint64
 	switch r := &work[0]; {
+	case r.Op == prm.WQERdmaWrite && q.plainWrite == 0:
+		n, pi, first8 = q.runInRule(work)
 	case r.Op == prm.WQERdmaWrite && len(r.Inline) != 0:
 		n, pi, first8 = q.runInline(work)
 	case r.Op == prm.WQERdmaWrite, r.Op == prm.WQERdmaRead:
@@ -94,10 +96,10 @@ func (q *SendQueue) postSingle(r *WorkRequest) (int, error) {
 	var c0 uint64
 	switch op := r.Op; {
 	case op == prm.WQERdmaWrite:
-		if len(r.Inline) == 16 && q.plainWrite != 0 {
+		if len(r.Inline) == 16 && (q.plainWrite != 0 || r.inRule(16, q.atomicMax)) {
 			c0 = c0Write | 4
 			putInline16(w, (*[16]byte)(r.Inline))
-		} else if r.onePiece(q.plainWrite) {
+		} else if r.onePiece(q.plainWrite) || r.onePiece(maxLen) && r.inRule(r.Local.Len, q.atomicMax) {
 			c0 = c0Write | 3
 			putSGE(w, 4, r.Local)
 		} else {
@@ -129,7 +131,7 @@ func (q *SendQueue) postSingle(r *WorkRequest) (int, error) {
 		default:
 			return q.postAny(r)
 		}
-	case op == prm.WQERdmaRead && r.onePiece(q.plainWrite):
+	case op == prm.WQERdmaRead && r.onePiece(maxLen):
 		c0 = c0Read | 3
 		putSGE(w, 4, r.Local)
 	default:
@@ -170,15 +172,15 @@ func (q *SendQueue) postRest(work []WorkRequest, n int, pi uint64, first8 uint64
 		q.pi, q.first8 = pi, first8
 	}
 	for n < len(work) {
+		if k, pi, first8 := q.run(work[n:]); k > 0 {
+			n += k
+			q.pi, q.first8 = pi, first8
+			continue
+		}
 		if err = q.postOne(&work[n]); err != nil {
 			break
 		}
 		n++
-		k, pi, first8 := q.run(work[n:])
-		if k > 0 {
-			n += k
-			q.pi, q.first8 = pi, first8
-		}
 	}
 	q.Ring()
 	return n, err

@@ -10,6 +10,12 @@ func (r *WorkRequest) onePiece(most uint32) bool {
 	return r.Local.Len-1 < most && len(r.More)|len(r.Inline) == 0
 }
 
+// inRule tells a write of n bytes that the write rule with this limit allows; 0 is no
+// limit, and then plainWrite has told already.
+func (r *WorkRequest) inRule(n uint32, limit uint64) bool {
+	return limit != 0 && r.Remote.Addr&(limit-1)+uint64(n) <= limit
+}
+
 func (r *WorkRequest) fetchAdd8() bool { return r.Local.Len == 8 && r.Remote.Addr&7 == 0 }
 
 func (r *WorkRequest) maskedCS4() bool {
@@ -35,7 +41,12 @@ func (q *SendQueue) run(work []WorkRequest) (n int, pi uint64, first8 uint64) {
 		return 0, 0, 0
 	}
 	switch r := &work[0]; r.Op {
-	case prm.WQERdmaWrite, prm.WQERdmaRead:
+	case prm.WQERdmaRead:
+		return q.runRDMA(work)
+	case prm.WQERdmaWrite:
+		if q.plainWrite == 0 {
+			return q.runInRule(work)
+		}
 		if len(r.Inline) == 0 {
 			return q.runRDMA(work)
 		}
@@ -53,10 +64,10 @@ func (q *SendQueue) run(work []WorkRequest) (n int, pi uint64, first8 uint64) {
 	return 0, 0, 0
 }
 
-// runRDMA posts WRITEs or READs of one piece.
+// runRDMA posts READs, or WRITEs without a rule, of one piece.
 func (q *SendQueue) runRDMA(work []WorkRequest) (n int, pi uint64, first8 uint64) {
 	slots, pi := q.slots, q.pi
-	if q.plainWrite == 0 || len(work) == 0 || len(slots) == 0 {
+	if len(work) == 0 || len(slots) == 0 {
 		return 0, pi, 0
 	}
 	head := q.qpn8 + uint64(work[0].Op)<<32 + 3
@@ -78,11 +89,11 @@ func (q *SendQueue) runRDMA(work []WorkRequest) (n int, pi uint64, first8 uint64
 	return n, pi, first8
 }
 
-// runInline posts WRITEs of 16 bytes of inline data, the smallest message that
+// runInline posts WRITEs, without a rule, of 16 bytes of inline data, the smallest message that
 // carries a header of its own; other sizes go one by one.
 func (q *SendQueue) runInline(work []WorkRequest) (n int, pi uint64, first8 uint64) {
 	slots, pi := q.slots, q.pi
-	if q.plainWrite == 0 || len(slots) == 0 {
+	if len(slots) == 0 {
 		return 0, pi, 0
 	}
 	if free := q.Free(); free < len(work) {
@@ -98,6 +109,38 @@ func (q *SendQueue) runInline(work []WorkRequest) (n int, pi uint64, first8 uint
 		w := s.line
 		first8 = putHead(w, uint64(uint16(pi))<<40|head, r)
 		putInline16(w, (*[16]byte)(data))
+		pi++
+		s.wrid, s.end = r.WRID, pi
+		n++
+	}
+	return n, pi, first8
+}
+
+// runInRule posts what runRDMA and runInline do, of WRITEs while the write rule holds.
+func (q *SendQueue) runInRule(work []WorkRequest) (n int, pi uint64, first8 uint64) {
+	slots, pi := q.slots, q.pi
+	if len(slots) == 0 {
+		return 0, pi, 0
+	}
+	if free := q.Free(); free < len(work) {
+		work = work[:free]
+	}
+	head, limit := q.qpn8+c0Write, q.atomicMax
+	for n < len(work) {
+		r, s := &work[n], &slots[uint(pi)&uint(len(slots)-1)]
+		data, w := r.Inline, s.line
+		if r.Op != prm.WQERdmaWrite {
+			break
+		}
+		if len(data) == 16 && r.inRule(16, limit) {
+			first8 = putHead(w, uint64(uint16(pi))<<40|head|4, r)
+			putInline16(w, (*[16]byte)(data))
+		} else if r.onePiece(maxLen) && r.inRule(r.Local.Len, limit) {
+			first8 = putHead(w, uint64(uint16(pi))<<40|head|3, r)
+			putSGE(w, 4, r.Local)
+		} else {
+			break
+		}
 		pi++
 		s.wrid, s.end = r.WRID, pi
 		n++
