@@ -84,7 +84,9 @@ func duel(sides ...side) (ns []float64, ratio [3]float64) {
 // Where the sides differ, C has the lead: its queue pair number, ring size and
 // inline length are constants of the compiler, which also drops its table of
 // request numbers, since nothing reads it; its poll looks for no queue and retires
-// nothing; Post and Poll check what a caller may get wrong. In turn C changes the
+// nothing; Post and Poll check what a caller may get wrong. It knows no write rule, so
+// the worst ratio of writes that obey one, rule/C, has what the rule costs in it; post/C
+// is of all others. In turn C changes the
 // register at every doorbell, and a queue without BlueFlame does not.
 func BenchmarkRatio(b *testing.B) {
 	c := serveReference(b)
@@ -94,7 +96,7 @@ func BenchmarkRatio(b *testing.B) {
 	row := func(v ...any) { fmt.Fprintf(&t, "%-19v %5v %7.2f %7.2f %6.2f  %4.2f–%4.2f %8.2f %7.2f\n", v...) }
 	fmt.Fprintf(&t, "\n%-19s %5s %7s %7s %6s  %9s %8s %7s   (ns a WQE, medians of %d rounds)\n",
 		"post", "batch", "list", "C list", "ratio", "quartiles", "calls", "C loop", ratioRounds)
-	worst := 0.0
+	worst, worstInRule := 0.0, 0.0
 	for _, op := range ratioOps {
 		for _, batch := range ratioBatches {
 			post := func(f func(MicroOp, int, int) (time.Duration, error)) side {
@@ -109,7 +111,11 @@ func BenchmarkRatio(b *testing.B) {
 			}
 			ns, ratio := duel(post(m.Post), ref("list"), post(m.Calls), ref("post"))
 			row(op, batch, ns[0], ns[1], ratio[1], ratio[0], ratio[2], ns[2], ns[3])
-			worst = max(worst, ratio[1])
+			if refOp(op) == op.String() {
+				worst = max(worst, ratio[1])
+			} else {
+				worstInRule = max(worstInRule, ratio[1])
+			}
 		}
 	}
 	fmt.Fprintf(&t, "%-19s %5s %7s %7s %6s  %9s   (ns a CQE)\n", "poll", "batch", "Go", "C", "ratio", "quartiles")
@@ -133,6 +139,7 @@ func BenchmarkRatio(b *testing.B) {
 	}, "empty", "-")
 	fmt.Fprint(os.Stderr, t.String()) // b.Log would cut it
 	b.ReportMetric(worst, "post/C")
+	b.ReportMetric(worstInRule, "rule/C")
 	b.ReportMetric(worstPoll, "poll/C")
 	b.ReportMetric(0, "ns/op")
 }

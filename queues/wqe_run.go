@@ -10,10 +10,10 @@ func (r *WorkRequest) onePiece(most uint32) bool {
 	return r.Local.Len-1 < most && len(r.More)|len(r.Inline) == 0
 }
 
-// inRule tells a write of n bytes that the write rule with this limit allows; 0 is no
-// limit, and then plainWrite has told already.
+// inRule tells a write of n bytes that the write rule with this limit allows. Without
+// a rule it tells nothing: ask plainWrite first.
 func (r *WorkRequest) inRule(n uint32, limit uint64) bool {
-	return limit != 0 && r.Remote.Addr&(limit-1)+uint64(n) <= limit
+	return r.Remote.Addr&(limit-1)+uint64(n) <= limit
 }
 
 func (r *WorkRequest) fetchAdd8() bool { return r.Local.Len == 8 && r.Remote.Addr&7 == 0 }
