@@ -116,8 +116,9 @@ func (r *CQRing) init(c CQRingConfig) error {
 
 // Poll takes up to len(dst) completions and returns how many there were. Failed
 // WQEs are completions like others: look at OK, and have Err explain them. The
-// error is about the CQ, a *CQError; dst[:n] is good whatever it says. Poll
-// neither allocates nor takes a lock as long as nothing fails.
+// error is about the CQ, a *CQError; dst[:n] is good whatever it says, and behind it
+// an entry may have been begun. Poll neither allocates nor takes a lock as long as
+// nothing fails.
 //
 // The hot paths take successes of the send queue that completed last; pollSlow has
 // the rest. A list of one is polled where Poll is called, as the loop of sends does

@@ -86,8 +86,8 @@ func duel(sides ...side) (ns []float64, ratio [3]float64) {
 // request numbers, since nothing reads it; its poll looks for no queue and retires
 // nothing; Post and Poll check what a caller may get wrong. It knows no write rule, so
 // the worst ratio of writes that obey one, rule/C, has what the rule costs in it; post/C
-// is of all others. In turn C changes the
-// register at every doorbell, and a queue without BlueFlame does not.
+// is of all others. In turn C changes the register at every doorbell, and a queue
+// without BlueFlame does not.
 func BenchmarkRatio(b *testing.B) {
 	c := serveReference(b)
 	m, err := NewMicrobench(nil)
