@@ -113,24 +113,25 @@ func (q *SendQueue) postSingle(r *WorkRequest) (int, error) {
 		put64(w, 4, r.Swap)
 		w[5] = 0
 		putSGE(w, 6, r.Local)
-	case op == prm.WQEAtomicMaskedCS:
-		switch {
-		case r.maskedCS4():
-			c0 = c0MCS | c0Size4 | 4
-			put64(w, 4, r.Swap<<32|r.Compare)
-			put64(w, 5, r.SwapMask<<32|r.CompareMask)
-			putSGE(w, 6, r.Local)
-		case r.maskedCS8() && q.room(2):
-			c0 = c0MCS | c0Size8 | 5
-			put64(w, 4, r.Swap)
-			put64(w, 5, r.Compare)
-			put64(w, 6, r.SwapMask)
-			put64(w, 7, r.CompareMask)
-			putSGE(slots[uint(end)&uint(len(slots)-1)].line, 0, r.Local) // the ring may end between the two blocks
-			end++
-		default:
+	case op == prm.WQEAtomicMaskedCS && r.Local.Len == 4:
+		if !r.maskedCS4() {
 			return q.postAny(r)
 		}
+		c0 = c0MCS | c0Size4 | 4
+		put64(w, 4, r.Swap<<32|r.Compare)
+		put64(w, 5, r.SwapMask<<32|r.CompareMask)
+		putSGE(w, 6, r.Local)
+	case op == prm.WQEAtomicMaskedCS:
+		if !r.maskedCS8() || !q.room(2) {
+			return q.postAny(r)
+		}
+		c0 = c0MCS | c0Size8 | 5
+		put64(w, 4, r.Swap)
+		put64(w, 5, r.Compare)
+		put64(w, 6, r.SwapMask)
+		put64(w, 7, r.CompareMask)
+		putSGE(slots[uint(end)&uint(len(slots)-1)].line, 0, r.Local) // the ring may end between the two blocks
+		end++
 	case op == prm.WQERdmaRead && r.onePiece(maxLen):
 		c0 = c0Read | 3
 		putSGE(w, 4, r.Local)
