@@ -11,7 +11,7 @@ func (r *WorkRequest) onePiece(most uint32) bool {
 }
 
 // inRule tells a write of n bytes that the write rule with this limit allows. Without
-// a rule it tells nothing: ask plainWrite first.
+// a rule, limit 0, what it tells means nothing: plainWrite has the answer then.
 func (r *WorkRequest) inRule(n uint32, limit uint64) bool {
 	return r.Remote.Addr&(limit-1)+uint64(n) <= limit
 }
@@ -89,8 +89,8 @@ func (q *SendQueue) runRDMA(work []WorkRequest) (n int, pi uint64, first8 uint64
 	return n, pi, first8
 }
 
-// runInline posts WRITEs, without a rule, of 16 bytes of inline data, the smallest message that
-// carries a header of its own; other sizes go one by one.
+// runInline posts WRITEs, without a rule, of 16 bytes of inline data, the smallest
+// message that carries a header of its own; other sizes go one by one.
 func (q *SendQueue) runInline(work []WorkRequest) (n int, pi uint64, first8 uint64) {
 	slots, pi := q.slots, q.pi
 	if len(slots) == 0 {
